@@ -1,9 +1,9 @@
-//! What an agent's answer to a free task comes to: whether it succeeded, and who goes on with it.
+//! Evaluates an agent's answer to a free task: did it succeed, and which tasks follow from it.
 //!
-//! An answer may end with a JSON block, as the system prompt asks for; one without is plain text,
-//! and fine. Follow-up tasks come from the block's `next_actions` and from the task's own `next`.
+//! An answer may end with a JSON block, as the system prompt asks; an answer without one is valid
+//! plain text. Follow-up tasks come from the block's `next_actions` and from the task's own `next`.
 //!
-//! **Invariant:** nothing here touches the world. A follow-up that is not made is told why.
+//! **Invariant:** this module has no side effects. Every refused follow-up comes with its reason.
 
 use std::borrow::Cow;
 
@@ -19,14 +19,14 @@ use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
 use crate::worktree::After;
 
-/// How much of an answer is handed on: the end, where the result is. Half of what an argument
-/// takes, so that the task it is part of still fits into one.
+/// Bytes of an answer that a follow-up task includes: its end, where the result is. Half of Linux's
+/// limit for one argument, so that the task that contains it still fits into one.
 const HANDED_ON: usize = 64 << 10;
 
-/// What an answer says of itself.
+/// The result that an answer states about itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// Nothing: it does not say.
+    /// `None` if the answer does not state it.
     pub success: Option<bool>,
     pub summary: Option<String>,
     pub error: Option<String>,
@@ -34,42 +34,42 @@ pub struct Answer {
     next_actions: Vec<Value>,
 }
 
-/// A task and who did it.
+/// A completed task and the agent that did it.
 #[derive(Clone, Copy)]
 pub struct Done<'a> {
     pub task: &'a FreeTask,
     pub id: &'a TaskId,
     pub agent: &'a str,
-    /// The directory it was done in, where that is not the workspace: files are looked for there
-    /// first, and an inbox there is only a directory.
+    /// The directory the task was done in, if that is not the workspace. Files are read from there
+    /// first, and an `inbox` there is an ordinary directory.
     pub apart: Option<&'a str>,
-    /// Where it left the branch of its bead.
+    /// The commit at which the task left the branch of its bead.
     pub left: Option<&'a str>,
-    /// The texts that the agent was asked with.
+    /// The texts of the prompt that the agent got.
     pub asked: &'a [Cow<'a, str>],
 }
 
-/// A task to be put out because of an answer.
+/// A task to enqueue because of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowUp {
-    /// The same however often the task before is done: whoever finds it in the queue already
-    /// must not put it out again.
+    /// The same for every execution of the preceding task. A caller that finds this ID in the queue
+    /// must not enqueue the task again.
     pub id: TaskId,
     pub agent: String,
     pub task: FreeTask,
 }
 
-/// What follows from an answer.
+/// The consequences of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FollowUps {
     pub tasks: Vec<FollowUp>,
-    /// Why others were not made, a sentence each.
+    /// The reason for each refused follow-up, one sentence each.
     pub refused: Vec<String>,
-    /// Files that are tasks by themselves: they lie in an inbox.
+    /// Files that lie in an inbox and therefore are tasks already.
     pub left: Vec<String>,
 }
 
-/// Reads an answer.
+/// Reads the JSON block at the end of an answer. Returns the default if there is none.
 pub fn read(output: &str) -> Answer {
     let Ok(block) = contract::ending(output) else { return Answer::default() };
     let text = |key: &str| {
@@ -89,7 +89,7 @@ pub fn read(output: &str) -> Answer {
 }
 
 impl Answer {
-    /// Why a task whose command ended well has failed all the same.
+    /// Returns the reason if the agent reports failure although its command succeeded.
     pub fn failure(&self) -> Option<String> {
         let told = || self.error.clone().or_else(|| self.summary.clone());
         (self.success == Some(false)).then(|| match told() {
@@ -99,8 +99,8 @@ impl Answer {
     }
 }
 
-/// The tasks that follow from the answer to one that was done: those the agent asks for, and, if
-/// it did not fail, the next of the task's own chain.
+/// Returns the follow-up tasks of a completed task: those that the agent requests and, unless the
+/// agent reports failure, the next one of the task's own `next` chain.
 pub fn follow_ups(output: &str, done: Done, config: &Config, read_file: Read) -> FollowUps {
     let answer = read(output);
     let mut making = Making { output, done, config, read_file, made: FollowUps::default() };
@@ -124,7 +124,7 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Adds what an agent asks for.
+    /// Adds the task that one entry of `next_actions` requests, or refuses it.
     fn ask(&mut self, index: usize, action: &Value) {
         let text = |key: &str| {
             let text = action.get(key).and_then(Value::as_str);
@@ -162,7 +162,7 @@ impl Making<'_> {
         }
     }
 
-    /// A file of the directory that the task was done in, where that is not the workspace.
+    /// Reads a file from the directory the task was done in. `None` if that is the workspace.
     fn read_apart(&self, file: &str) -> Result<Option<String>, String> {
         match self.done.apart {
             Some(dir) if path_fault(file).is_none() => (self.read_file)(&format!("{dir}/{file}")),
@@ -170,7 +170,7 @@ impl Making<'_> {
         }
     }
 
-    /// A task made of the chain's first text and this answer.
+    /// Builds a task from the text of the chain's first task and this answer.
     fn handed_on(&self, title: Option<String>) -> FreeTask {
         let Done { task, agent, .. } = self.done;
         let origin = task.origin.as_ref().unwrap_or(&task.text);
@@ -199,7 +199,8 @@ impl Making<'_> {
         let Done { task, id, .. } = self.done;
         let (depth, after) = (task.depth + 1, Some(id.clone()));
         let made = made.map(|made| {
-            // What follows goes on where this ended, unless it is for something else.
+            // A follow-up continues on the branch where this task ended, unless it has its own
+            // bead.
             let left = self.done.left.map(|commit| (commit.to_owned(), format!("task {id}")));
             let left = left.map(|(commit, step)| After { commit, step });
             let (bead, isolation, left) = match made.bead {
@@ -217,7 +218,7 @@ impl Making<'_> {
         }
     }
 
-    /// A file in the agent's own inbox is a task by itself.
+    /// Records a file in an inbox as a task. Refuses it if the inbox belongs to another agent.
     fn leave(&mut self, agent: &str, file: String) {
         match inbox_of(&file) {
             Some(other) if other != agent => {
@@ -233,7 +234,7 @@ impl Making<'_> {
         self.made.refused.push(fault);
     }
 
-    /// Why no follow-up may be made for this agent.
+    /// Returns the reason why this agent must not get a follow-up, or `None` if it may.
     fn forbids(&self, agent: &str) -> Option<String> {
         let queue = &self.config.queue;
         if let Some(fault) = agent_fault(agent) {
@@ -264,13 +265,14 @@ impl Making<'_> {
     }
 }
 
-/// The agent whose inbox a file lies in as a task.
+/// Returns the agent whose inbox contains this file as a task.
 fn inbox_of(file: &str) -> Option<&str> {
     let (agent, name) = file.trim_start_matches("./").strip_prefix("inbox/")?.split_once('/')?;
     (!name.contains('/') && name.ends_with(".task") && !name.starts_with('.')).then_some(agent)
 }
 
-/// The task in a file: of where the one before was done, else of the workspace.
+/// Parses the task in a file. `apart` is its text from the preceding task's own directory; without
+/// it, the file is read from the workspace.
 fn read_task(
     file: &str,
     apart: Result<Option<String>, String>,
@@ -288,7 +290,7 @@ fn read_task(
     FreeTask::parse(&text).map_err(|fault| format!("`{file}` is no task: {fault}"))
 }
 
-/// The end of a long answer.
+/// Cuts a long answer to its last [`HANDED_ON`] bytes.
 fn tail(answer: &str) -> String {
     if answer.len() <= HANDED_ON {
         return answer.to_owned();

@@ -1,10 +1,11 @@
-//! Outputs that are kept as artifacts of a kind: `artifacts/nodes/<id>.md` in the run's directory,
-//! and beside it what it is, for people and for other tools.
+//! Keeps typed outputs as artifacts: `artifacts/nodes/<id>.md` in the run's directory and, next to
+//! it, metadata for users and other tools.
 //!
-//! **Invariant:** what cannot be kept is told and changes nothing: the run has the output itself.
+//! **Invariant:** an output that cannot be kept causes a warning and nothing else: the run itself
+//! has the output.
 //!
-//! **Invariant:** what is there is of a step that has completed, and lies in the run's directory,
-//! whatever links an agent left there.
+//! **Invariant:** every artifact belongs to a completed step and lies in the run's directory, even
+//! if an agent left symbolic links there.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,10 +20,10 @@ use crate::ids::StepPath;
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
-/// Where artifacts of nodes lie among a run's artifacts.
+/// Subdirectory of a run's artifacts that holds the outputs of nodes.
 const NODES: &str = "nodes";
 
-/// Keeps the output of the step that this event completed, if it is one that is to be kept.
+/// Keeps the output of the step that this event completed, if the step has an `output_type`.
 pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
     let (Event::Ended { step, .. }
     | Event::Answered { step, .. }
@@ -32,15 +33,15 @@ pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
         return;
     };
     let Some(path) = StepPath::parse(step) else { return };
-    // What ends a round may be the end of the step that the rounds are of.
+    // The event that ends a round may also end the loop that contains it.
     let top = path.loops.first().map_or(&path.step, |(name, _)| name);
     if let Some((index, _)) = plan.root.find(top) {
         keep(site, plan, run, index);
     }
 }
 
-/// Keeps the output of a step of the workflow, if it has completed and its output has a kind. Of
-/// one that has not, what an earlier execution gave is no more.
+/// Keeps the output of a top-level step if the step has completed and its output has a type. If the
+/// step failed or was skipped, removes the artifact of an earlier execution.
 pub fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
     let step = &plan.root.steps[index];
     let Some(kind) = &step.output_type else { return };
@@ -56,17 +57,17 @@ pub fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
     }
 }
 
-/// The text and what it is, from the run's directory.
+/// Paths of the text and of its metadata, relative to the run's directory.
 fn files(name: &str) -> [String; 2] {
     ["md", "meta.json"].map(|ending| format!("{ARTIFACTS}/{NODES}/{name}.{ending}"))
 }
 
 fn write(root: &Path, run: &Run, name: &str, kind: &str, record: &Record) -> io::Result<()> {
-    // Whoever does the work may write among the artifacts: what they left there leads nowhere else.
+    // Agents may write to the artifacts directory. `Workspace` never follows their links out of it.
     let place = Workspace::open(root)?;
     let [text, about] = files(name);
     let size = place.put(&text, |file| match &record.whole {
-        // It may be larger than memory.
+        // The output may be larger than memory.
         Some(whole) => io::copy(&mut File::open(root.join(&whole.path))?, file),
         None => {
             let output = record.output.as_deref().unwrap_or_default();
@@ -86,10 +87,10 @@ fn write(root: &Path, run: &Run, name: &str, kind: &str, record: &Record) -> io:
     put.map_err(io::Error::other)
 }
 
-/// Removes what was kept.
+/// Removes the artifact of an earlier execution.
 fn forget(root: &Path, name: &str) -> io::Result<()> {
     let Ok(place) = Workspace::open(root) else { return Ok(()) };
-    // What it is goes first: a text alone tells of nothing.
+    // The metadata goes first: a text without metadata does not count as an artifact.
     for file in files(name).iter().rev() {
         place.remove(file).map_err(io::Error::other)?;
     }

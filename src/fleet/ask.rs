@@ -1,4 +1,4 @@
-//! Asking a provider: from its template, its parameters and a prompt to a command line.
+//! Builds a provider's command line from its template, its parameters and a prompt.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,21 +10,21 @@ use crate::digest::Parts;
 use crate::template::{Hole, Missing, Scope, Template, descend, display};
 use crate::workflow::plan::{Arg, InputMode, Param, Provider};
 
-/// The parameters that name conversations: a new one, one to go on with, and one that a new one
-/// goes on from. Either the second has a value, or the others.
+/// Parameters that name conversations: a new one, one to resume, and one that a new one is forked
+/// from. Either `resume` has a value, or the others do.
 const SESSION: &str = "session";
 const RESUME: &str = "resume";
 const FORK: &str = "fork";
 
-/// Why there is no command line.
+/// The reason why there is no command line.
 pub enum AskError {
-    /// The prompt is no text from this byte on, and an argument must be.
+    /// The prompt is not UTF-8 from this byte on, and an argument must be.
     NotText { at: usize },
-    /// Nothing fills these holes of the command.
+    /// No value fills these placeholders of the command.
     Missing(Vec<Missing>),
 }
 
-/// A provider's defaults with the caller's parameters over them, all variables filled.
+/// Merges a provider's defaults with the caller's parameters, which win, and fills all variables.
 pub fn merge(
     provider: &Provider,
     params: &BTreeMap<String, Param>,
@@ -42,9 +42,9 @@ pub fn merge(
     if missing.is_empty() { Ok(merged) } else { Err(missing) }
 }
 
-/// What is asked, of whom.
+/// A prompt and the provider that it goes to.
 pub struct Question<'a> {
-    /// What the provider is called.
+    /// The provider's name.
     pub name: &'a str,
     pub provider: &'a Provider,
     pub params: &'a BTreeMap<String, Value>,
@@ -56,9 +56,9 @@ pub struct Question<'a> {
 /// The conversation that a question belongs to.
 #[derive(Default)]
 pub struct Conversation {
-    /// Names it.
+    /// Key of this conversation.
     pub key: String,
-    /// Names the one that it goes on from.
+    /// Key of the conversation that this one is forked from.
     pub from: Option<String>,
 }
 
@@ -68,29 +68,30 @@ impl From<String> for Conversation {
     }
 }
 
-/// Whether a provider can begin a conversation with what was said in another, which stays as it
-/// is.
+/// Returns true if a provider can start a conversation from the content of another one, which stays
+/// unchanged.
 pub fn can_fork(provider: &Provider) -> bool {
     converses_with(provider, FORK)
 }
 
-/// Whether a provider has conversations, and its command a place for this name of one.
+/// Returns true if a provider has conversations and its command has a placeholder for this
+/// parameter.
 fn converses_with(provider: &Provider, parameter: &str) -> bool {
     let names = |template: &Template| template.holes().any(|hole| hole.root() == parameter);
     provider.adapter.is_stream() && provider.templates().any(names)
 }
 
-/// Whether a conversation with a provider can be gone on with.
+/// Returns true if a provider can resume a conversation.
 pub fn can_resume(provider: &Provider) -> bool {
     converses_with(provider, RESUME)
 }
 
 impl Question<'_> {
-    /// Puts what asks the provider into work. Where it takes its prompt on standard input, the
-    /// prompt is not in it.
+    /// Adds the provider's command line and settings to `work`. If the provider reads its prompt
+    /// from stdin, the command line does not contain the prompt.
     pub fn put(&self, work: Work) -> Result<Work, AskError> {
         let provider = self.provider;
-        // Without an adapter they are parameters like all others.
+        // Without an adapter, these names are ordinary parameters.
         let names = |parameter| converses_with(provider, parameter);
         let Conversation { key, from } = &self.conversation;
         let (argv, session) = if names(SESSION) || names(RESUME) {
@@ -111,7 +112,7 @@ impl Question<'_> {
         } else {
             (self.argv([])?, None)
         };
-        // What the step itself says wins.
+        // The step's own environment wins.
         let mut env = provider.env.clone();
         env.extend(work.env);
         Ok(Work {
@@ -129,8 +130,8 @@ impl Question<'_> {
         })
     }
 
-    /// What stands for a conversation in the argv. It is made of all that is put in there, so that
-    /// no value can be made to hold it: whoever wrote one would have had to know what comes of it.
+    /// Returns the text that stands for a conversation in the argv. It is a digest of everything in
+    /// the argv, so no value can contain it: its author would have to know the digest in advance.
     fn unforgeable(&self, key: &str) -> Result<String, AskError> {
         let mut parts = Parts::default();
         parts.add(key);
@@ -180,7 +181,7 @@ impl Question<'_> {
     }
 }
 
-/// The parameters that a provider's command has no place for.
+/// Returns the parameters that a provider's command has no placeholder for.
 pub fn unused<'a>(
     provider: &Provider,
     params: &'a BTreeMap<String, Value>,
@@ -188,8 +189,8 @@ pub fn unused<'a>(
     params.keys().filter(move |key| !provider.places().any(|place| place == **key))
 }
 
-/// What the holes of a provider's command mean: the prompt, its parameters, then the variables
-/// around.
+/// Values for the placeholders of a provider's command: the prompt, then its parameters, then the
+/// surrounding variables.
 struct ProviderScope<'a> {
     prompt: Option<Value>,
     params: &'a BTreeMap<String, Value>,
@@ -197,7 +198,7 @@ struct ProviderScope<'a> {
 }
 
 impl ProviderScope<'_> {
-    /// Whether a parameter in these arguments has no value.
+    /// Returns true if a parameter in these arguments has no value.
     fn leaves_out(&self, group: &[Template]) -> bool {
         const OF_RUNS: [&str; 5] = ["run", "context", "steps", "loop", "item"];
         group.iter().flat_map(Template::holes).any(|hole| match self.look_up(hole) {

@@ -1,8 +1,8 @@
-//! How this program is called, for every command that people are told to type.
+//! The way this program was called, for every command that a message asks the user to type.
 //!
-//! **Invariant:** a command that is told works where it is told. A run that is kept elsewhere by a
-//! flag is found by that flag only, so the flag is part of what is told. What comes from the
-//! environment is still there when somebody types.
+//! **Invariant:** a suggested command works where it is printed. If a flag selects the state
+//! directory, only that flag finds the run, so the suggestion includes the flag. Settings from the
+//! environment are still set when the user types the command.
 
 use std::fmt::{Display, Formatter, Result};
 use std::path::Path;
@@ -22,19 +22,19 @@ impl Display for Called {
     }
 }
 
-/// Says where runs are kept, as it was given on the command line. The first to say so counts.
+/// Sets the state directory that was given on the command line. Only the first call counts.
 pub fn keep_state_dir(path: &Path) {
     let _ = FLAGS.set(format!(" --state-dir {}", word(path)));
 }
 
-/// A path as one word for a shell.
+/// Quotes a path as one shell word.
 pub fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
     if !text.is_empty() && text.chars().all(plain) && !text.starts_with('-') {
         return text.into_owned();
     }
-    // After a dash it would be a flag.
+    // With a leading dash, the path would be read as a flag.
     let dash = if text.starts_with('-') { "./" } else { "" };
     format!("'{dash}{}'", text.replace('\'', r"'\''"))
 }

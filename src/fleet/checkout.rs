@@ -1,13 +1,13 @@
-//! Whose turn it is to change the checkout: of the runs that do, one goes on at a time.
+//! Serializes the runs that change the checkout: only one of them proceeds at a time.
 //!
-//! A local run has its turn while its process holds the lock of the checkout. A run of a fleet
-//! has it by a file of the queue ([`crate::queue::turn`]) until it is over or waits for people
-//! alone, whoever drives it: its steps go on while its coordinator is dead. The coordinator that
-//! drives it holds the lock too, for local runs to see.
+//! A local run has the turn while its process holds the lock of the checkout. A run of a fleet has
+//! the turn through a file of the queue ([`crate::queue::turn`]) until it ends or waits only for
+//! users. The turn survives its coordinator: the run's steps continue while no coordinator drives
+//! it. The coordinator that drives the run also holds the lock, so that local runs see it.
 //!
-//! **Invariant:** a run of a fleet is driven by whoever moved the turn to the attempt of its own
-//! claim. So a turn is never taken from somebody who goes on with it: of the two who move it, one
-//! finds it gone.
+//! **Invariant:** a run of a fleet is driven by the coordinator that moved the turn to the attempt
+//! of its own claim. A coordinator that still drives the run therefore cannot lose the turn
+//! unnoticed: of two processes that move the turn, one finds it gone.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,30 +23,30 @@ use crate::queue::{Claim, FsQueue, Place, Queue, TaskId, Turn, TurnHolder};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::workspace::Workspace;
 
-/// Where runs lie whose task does not say it any more.
+/// Default directory of runs, used if a run's task no longer names its own.
 const RUNS: &str = ".orchestrate/runs";
 
-/// The turn of a run that is driven here.
+/// The turn of a run that this process drives.
 pub struct Held {
     turn: Turn,
     _lock: RunLock,
 }
 
 impl Held {
-    /// Lets others have their turn. It may be that somebody has taken it from the dead.
+    /// Releases the turn. Does nothing if another process has taken it over in the meantime.
     pub fn give_up(self, queue: &FsQueue) -> io::Result<()> {
         queue.pass_turn(&self.turn, None).map(drop)
     }
 }
 
-/// Whom a run waits for.
+/// The run that another run waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// A run of the fleet, by its id.
+    /// A run of the fleet, by its ID.
     Run(String),
-    /// A local run, by what is known of its process.
+    /// A local run, by the description of its process.
     Process(String),
-    /// Somebody was faster, and it is not known who.
+    /// An unknown run that took the turn first.
     Somebody,
 }
 
@@ -60,14 +60,14 @@ impl std::fmt::Display for Before {
     }
 }
 
-/// What came of asking for the turn.
+/// Result of a request for the turn.
 pub enum Taken {
     Turn(Held),
     After(Before),
 }
 
-/// Takes the lock of a workspace, or says who has it. What a holder that was killed has left
-/// running is ended first.
+/// Takes the lock of a workspace, or returns its owner as an error. First ends the processes that a
+/// killed holder left running.
 pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
     lock::take_checkout(workspace, exec::own_mark(), &|left| {
         let ended = member::sweep_if(&|mark| mark == left);
@@ -77,16 +77,16 @@ pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
     })
 }
 
-/// Somebody who wants the turn, and what it has seen of whoever has it.
+/// A process that requests the turn, with its observations of the current holder.
 #[derive(Default)]
 pub struct Suitor {
-    /// A turn that nobody goes on with, since when.
+    /// A turn that no process seems to continue, and the time since when.
     idle: Option<(Turn, Instant)>,
 }
 
 impl Suitor {
-    /// Takes the turn for the run that a claim is, or says who has it. What nobody has taken up
-    /// for so long as `patience` is taken to be left.
+    /// Takes the turn for the run of `claim`, or returns the run that has it. A turn whose run no
+    /// coordinator has claimed for `patience` counts as abandoned.
     pub fn ask(
         &mut self,
         queue: &FsQueue,
@@ -94,14 +94,14 @@ impl Suitor {
         claim: &Claim,
         patience: Duration,
     ) -> io::Result<Taken> {
-        // From here on no local run of this machine comes between.
+        // From here on, no local run of this machine can start.
         let lock = match take_lock(workspace.root()) {
             Ok(lock) => lock,
             Err(LockError::Held { owner }) => return Ok(Taken::After(before(queue, owner)?)),
             Err(LockError::Io(error)) => return Err(error),
         };
         let turn = queue.turn()?;
-        // The run may have been put out anew, as another task.
+        // The run may have been enqueued again, as another task.
         let own = |holder: &TurnHolder| holder.batch == claim.task.batch;
         if let Some(holder) = turn.holder.as_ref().filter(|holder| !own(holder))
             && !self.is_left(queue, workspace, &turn, holder, patience)?
@@ -114,8 +114,8 @@ impl Suitor {
         })
     }
 
-    /// Whether nobody goes on with a turn: its run is over, or nobody takes it up, and nothing of
-    /// it is being executed.
+    /// Returns true if a turn is abandoned: its run has ended, or no coordinator has claimed it for
+    /// `patience`, and none of its steps is queued or executing.
     fn is_left(
         &mut self,
         queue: &FsQueue,
@@ -131,7 +131,7 @@ impl Suitor {
                 return Ok(false);
             }
             Some(Place::Ended { .. }) => {}
-            // On its way from one coordinator to the next, unless there is none.
+            // The run is between two coordinators, unless no coordinator is running.
             Some(Place::Waiting { .. }) | None => {
                 let since = match &self.idle {
                     Some((seen, since)) if seen == turn => *since,
@@ -147,7 +147,7 @@ impl Suitor {
     }
 }
 
-/// Whom a lock is waited for.
+/// Returns the run that holds the lock.
 fn before(queue: &FsQueue, owner: String) -> io::Result<Before> {
     Ok(match holder(queue)? {
         Some(holder) => Before::Run(holder.batch),
@@ -155,7 +155,7 @@ fn before(queue: &FsQueue, owner: String) -> io::Result<Before> {
     })
 }
 
-/// The run of a fleet that has the turn, if it is not over.
+/// Returns the run of a fleet that has the turn, or `None` if that run has ended.
 pub fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
     let Some(holder) = queue.turn()?.holder else { return Ok(None) };
     let place = queue.find(COORDINATOR, &holder.batch, &holder.task)?;
@@ -163,7 +163,7 @@ pub fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
     Ok(out.then_some(holder))
 }
 
-/// Whether something of a run is being executed, or will be as soon as a worker comes.
+/// Returns true if a step of a run is executing or queued for a worker.
 pub fn is_at_work(queue: &FsQueue, workspace: &Workspace, holder: &TurnHolder) -> io::Result<bool> {
     let place = queue.find(COORDINATOR, &holder.batch, &holder.task)?;
     has_steps_out(queue, workspace, holder, place.as_ref())
@@ -179,7 +179,7 @@ fn has_steps_out(
     let run = match open::look(workspace, &root) {
         Ok((_, run)) => run,
         Err(error) if error.may_pass() => return Err(io::Error::other(error.to_string())),
-        // Nobody can go on with it.
+        // The run is damaged: no process can continue it.
         Err(_) => return Ok(false),
     };
     for task in run_task::steps_out(&run) {

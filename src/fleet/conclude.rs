@@ -1,5 +1,5 @@
-//! What comes of a free task that was executed: its answer read, its result judged, its
-//! follow-ups put out, and its status told.
+//! Completes an executed free task: reads its answer, judges its result, enqueues its follow-ups
+//! and builds its status.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -16,10 +16,10 @@ use crate::prompt::{contract, echo};
 use crate::queue::{Queue, Task};
 use crate::workspace::Workspace;
 
-/// How much of an answer is looked at: its end, where it says how it went.
+/// Bytes of an answer that are read: its end, which states the result.
 const LOOKED_AT: u64 = 1 << 20;
 
-/// A free task, judged.
+/// A free task whose result has been judged.
 #[derive(Debug)]
 pub struct Concluded {
     pub record: Record,
@@ -27,7 +27,7 @@ pub struct Concluded {
     pub follow_ups: FollowUps,
 }
 
-/// Judges an execution. `log` is where its output is, if the record does not hold all of it.
+/// Judges an execution. `log` contains its output if the record does not hold all of it.
 pub fn conclude(
     done: Done,
     mut record: Record,
@@ -64,13 +64,13 @@ pub fn conclude(
     Concluded { record, answer, follow_ups }
 }
 
-/// What the agent said. A log that cannot be read leaves what the record has.
+/// Returns the agent's answer. If its log cannot be read, returns the part that the record holds.
 fn output(record: &Record, log: &Path) -> String {
     let kept = record.output.clone().unwrap_or_default();
     if record.truncated != Some(true) {
         return kept;
     }
-    // What an agent said is only a part of what was printed, where that is a stream of events.
+    // If the output is a stream of events, only a part of it is the agent's answer.
     let answer = log.with_extension(ANSWER);
     let log = if record.usage.is_some() && answer.exists() { &answer } else { log };
     match end_of(log) {
@@ -82,7 +82,7 @@ fn output(record: &Record, log: &Path) -> String {
     }
 }
 
-/// The end of an answer, from its log.
+/// Reads the end of an answer from its log.
 pub fn end_of(log: &Path) -> io::Result<String> {
     let mut file = File::open(log)?;
     let size = file.metadata()?.len();
@@ -92,9 +92,8 @@ pub fn end_of(log: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Puts follow-ups out, before the task they follow from is ended: whoever does that task again
-/// makes the same ones. Those that are out already, which only an earlier attempt can have done,
-/// are left.
+/// Enqueues follow-ups. Call it before the preceding task is completed: another execution of that
+/// task makes the same follow-ups. Skips those that an earlier attempt has enqueued already.
 pub fn put_out(
     queue: &dyn Queue,
     follow_ups: &[FollowUp],
@@ -112,7 +111,7 @@ pub fn put_out(
 }
 
 impl Concluded {
-    /// What the status of the task tells besides its record.
+    /// Returns the members of the task's status that its record does not contain.
     pub fn members(&self) -> Map<String, Value> {
         let Concluded { answer, follow_ups, .. } = self;
         let mut members = Map::new();

@@ -28,12 +28,12 @@ pub struct Layer {
     pub text: String,
 }
 
-/// What a run keeps in place of the address that is told about runs.
+/// Replaces the webhook address in the settings that a run keeps.
 const NO_WEBHOOK: &str = "https://left-out.invalid";
 
 impl Layer {
-    /// The file as a run keeps it. Whoever drives the run is told by settings of its own, and the
-    /// address may hold a secret: it is left out.
+    /// Returns the file as a run keeps it, without the webhook address: the address may hold a
+    /// secret, and the process that drives the run uses its own settings for notifications.
     fn to_be_kept(&self) -> Layer {
         let webhook = read_config(&self.text).ok().and_then(|layer| layer.notify.webhook);
         let text = match webhook.filter(|address| !address.is_empty()) {
@@ -47,21 +47,21 @@ impl Layer {
 /// An agent, as the settings describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// Nothing: [`Config::default_provider`].
+    /// `None`: [`Config::default_provider`].
     pub provider: Option<String>,
     pub model: Option<String>,
-    /// How many tasks a worker does at once.
+    /// Number of tasks that a worker executes at once.
     pub concurrency: u32,
     /// A file in the workspace; or the text itself, if it has a line break.
     pub system_prompt: Option<String>,
     pub spell: Option<String>,
-    /// How long a free task may take that says nothing itself.
+    /// Timeout of free tasks that do not set their own.
     pub timeout: Option<Duration>,
-    /// The variables that its children get; nothing: all of them.
+    /// Environment variables that its child processes get; `None`: all of them.
     pub env: Option<Vec<String>>,
-    /// The agents it may hand follow-up tasks to; nothing: every agent of the settings.
+    /// Agents that it may hand follow-up tasks to; `None`: every agent of the settings.
     pub next: Option<Vec<String>>,
-    /// What its children may do.
+    /// Restrictions for its child processes.
     pub sandbox: Option<Sandbox>,
 }
 
@@ -100,7 +100,7 @@ impl Agent {
     }
 }
 
-/// How the queue is worked.
+/// Timing and limits of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
     pub beat: Duration,
@@ -117,14 +117,14 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// How often a member beats and looks at the beats of others: often enough that two looks are
-    /// never further apart than a third of a lease, which would begin the watch anew.
+    /// Interval at which a member writes its heartbeat and reads those of others. Two reads are
+    /// never more than a third of a lease apart, which would restart the observation.
     pub fn round(&self) -> Duration {
         self.beat.min(self.lease / 6)
     }
 
-    /// How often a member looks for what people ask of it: often enough that it hears them within
-    /// five seconds, however seldom it beats.
+    /// Interval at which a member checks for operator requests. It reacts within five seconds,
+    /// however rare its heartbeats are.
     pub fn control_round(&self) -> Duration {
         const CONTROL: Duration = Duration::from_secs(2);
         self.round().min(CONTROL)
@@ -174,7 +174,7 @@ impl QueueSettings {
     }
 }
 
-/// Who is told about runs, and when.
+/// Events of a run to notify about, and the recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotifySettings {
     pub on: Vec<Occasion>,
@@ -192,7 +192,7 @@ impl Default for NotifySettings {
 }
 
 impl NotifySettings {
-    /// There is nobody to tell.
+    /// Returns true if there is no recipient.
     pub fn is_silent(&self) -> bool {
         self.command.is_none() && self.webhook.is_none()
     }
@@ -206,55 +206,55 @@ impl NotifySettings {
     }
 }
 
-/// Figures that a coordinator writes for a monitor.
+/// Metrics that a coordinator writes for a monitoring system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsSettings {
-    /// Nothing: never.
+    /// `None`: never.
     pub every: Option<Duration>,
-    /// From the workspace.
+    /// Relative to the workspace.
     pub file: String,
 }
 
 /// Settings in force.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The files laid over the built-in one, in order: what a run freezes, so that it goes on
-    /// as it began whatever the files say later.
+    /// The files laid over the built-in one, in order. A run keeps copies of them, so that later
+    /// changes of the files do not affect it.
     pub layers: Vec<Layer>,
-    /// Those of the files alone; with the built-in ones they are made when first asked for.
+    /// Providers of the files alone. The first call that needs all of them adds the built-in ones.
     own_providers: BTreeMap<String, Provider>,
     all_providers: OnceLock<BTreeMap<String, Provider>>,
     agents: BTreeMap<String, Agent>,
-    /// Who gets the agent steps of a fleet run that name no agent.
+    /// Agent that gets the agent steps of a fleet run that name no agent.
     pub default_agent: String,
-    /// Who gets its plain commands that name no agent; nothing: the coordinator runs them.
+    /// Agent that gets its plain commands that name no agent; `None`: the coordinator runs them.
     pub command_agent: Option<String>,
     /// The provider of prompts that name none.
     pub default_provider: String,
-    /// Whether an agent is asked once more that does not say how its work went.
+    /// True if an agent that does not report its result is asked once more.
     pub contract_repair: bool,
-    /// Where the worktrees of beads begin.
+    /// Branch that the worktrees of beads start from.
     pub base_branch: Option<String>,
-    /// What must succeed in a merged tree.
+    /// Commands that must succeed in a merged tree.
     pub checks: Checks,
-    /// How long is waited for a worktree that somebody else works in.
+    /// Maximum wait for a worktree that another step uses.
     pub tree_wait: Duration,
-    /// Whether branches of beads are pushed after each step.
+    /// True if the branches of beads are pushed after each step.
     pub tree_push: bool,
-    /// How long a remote may take to answer, each time.
+    /// Timeout of each request to a remote.
     pub tree_remote: Duration,
-    /// Variables that providers inherit beside the usual ones.
+    /// Variables that providers inherit in addition to the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
     pub notify: NotifySettings,
     pub metrics: MetricsSettings,
-    /// Whether what was acknowledged survives a power cut, or the end of processes only.
+    /// True if acknowledged state survives a power cut, not only the end of processes.
     pub durable: bool,
-    /// How often a step may be visited; `None`: by the defaults of a run.
+    /// Maximum visits of a step; `None`: the default of a run.
     pub max_visits: Option<u32>,
     pub grace: Duration,
     pub input_bytes: u64,
-    /// How long a provider is left alone that does not say how long, at first and at most.
+    /// Initial and maximum backoff for a provider that does not state its own.
     pub back_off: Duration,
     pub back_off_max: Duration,
     pub silences: Silences,
@@ -269,8 +269,8 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The built-in settings. All but the providers stand here too, so that starting up reads no
-    /// YAML; a test holds the two together.
+    /// Returns the built-in settings. All except the providers are repeated here, so that startup
+    /// parses no YAML; a test compares the two.
     pub fn built_in() -> Config {
         Config {
             layers: Vec::new(),
@@ -300,7 +300,8 @@ impl Config {
         }
     }
 
-    /// The built-in settings with those files laid over that exist, in order.
+    /// Loads the built-in settings and lays the given files over them, in order. Missing optional
+    /// files are skipped.
     pub fn load(optional: &[PathBuf], required: Option<&Path>) -> Result<Config, ConfigError> {
         let mut config = Config::built_in();
         let files = optional.iter().map(|path| (path.as_path(), false));
@@ -318,7 +319,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The settings that a run was begun with.
+    /// Returns the settings that a run was started with.
     pub fn frozen(layers: Vec<Layer>) -> Result<Config, ConfigError> {
         let mut config = Config::built_in();
         for layer in layers {
@@ -327,7 +328,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The settings files as a run keeps them.
+    /// Returns the settings files as a run keeps them.
     pub fn to_be_kept(&self) -> Vec<Layer> {
         self.layers.iter().map(Layer::to_be_kept).collect()
     }
@@ -376,12 +377,13 @@ impl Config {
         Ok(())
     }
 
-    /// What is said of a provider without a command is laid over the one that is there.
+    /// Lays the fields of providers without a `command` over the existing provider of the same
+    /// name.
     fn change_providers(
         &mut self,
         layers: BTreeMap<String, ProviderLayer>,
     ) -> Result<(), Vec<Problem>> {
-        // Most settings change none, and then nobody need read the built-in ones.
+        // Most settings change no provider; then the built-in ones need not be parsed.
         if layers.is_empty() {
             return Ok(());
         }
@@ -405,8 +407,8 @@ impl Config {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// An agent's settings are laid over one by one; two agents may not share an inbox where
-    /// letters have no case.
+    /// Lays each agent's settings over the existing ones. Rejects two agents that would share an
+    /// inbox on a case-insensitive file system.
     fn lay_over_agents(
         &mut self,
         layers: BTreeMap<String, AgentLayer>,
@@ -424,12 +426,12 @@ impl Config {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// Every agent that the settings name.
+    /// Returns every agent that the settings name.
     pub fn agents(&self) -> &BTreeMap<String, Agent> {
         &self.agents
     }
 
-    /// What the settings say about an agent; one they do not name has all defaults.
+    /// Returns the settings of an agent; all defaults if the settings do not name it.
     pub fn agent(&self, name: &str) -> Agent {
         self.agents.get(name).cloned().unwrap_or_default()
     }

@@ -1,12 +1,12 @@
 //! Secrets that a service manager hands over as files, read into environment variables.
 //!
-//! systemd puts the credentials of a unit into `$CREDENTIALS_DIRECTORY`, one file for each. Agents
-//! look for their keys in the environment, so a file `ANTHROPIC_API_KEY` becomes the variable of
-//! that name. `LoadCredential=env:DIRECTORY` loads a whole directory and puts `env_` before each
-//! name, which is taken off again.
+//! systemd puts the credentials of a unit into `$CREDENTIALS_DIRECTORY`, one file each. Agents read
+//! their keys from the environment, so a file `ANTHROPIC_API_KEY` becomes the variable of that
+//! name. `LoadCredential=env:DIRECTORY` loads a whole directory and adds the prefix `env_` to each
+//! name; this module removes it again.
 //!
-//! **Invariant:** a file that cannot become a variable is an error that names it, never a secret
-//! that is silently missing. No message holds a value.
+//! **Invariant:** a file that cannot become a variable is an error that names the file, never a
+//! secret that is silently missing. No message contains a value.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,16 +18,16 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-/// Where systemd says the directory is.
+/// Variable in which systemd passes the directory.
 pub const VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
-/// Put before every name by `LoadCredential=env:DIRECTORY`.
+/// Prefix that `LoadCredential=env:DIRECTORY` adds to every name.
 const PREFIX: &str = "env_";
-/// Half of the longest variable that Linux passes to a child.
+/// Half of the longest variable that Linux passes to a child process.
 const LARGEST: u64 = 64 << 10;
 const LONGEST_NAME: usize = 128;
 
-/// Every credential in a directory, by the variable it becomes.
+/// Reads every credential in a directory, keyed by its variable name.
 pub fn read(dir: &Path) -> io::Result<BTreeMap<String, OsString>> {
     let listed = fs::read_dir(dir).map_err(|error| wrap(&dir.display().to_string(), &error))?;
     let mut found = BTreeMap::new();
@@ -51,7 +51,7 @@ fn refusal(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message.into())
 }
 
-/// The variable that a credential becomes.
+/// Returns the variable that a credential file becomes.
 fn variable(file: &str) -> io::Result<String> {
     let name = file.strip_prefix(PREFIX).unwrap_or(file);
     let letters = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -65,9 +65,9 @@ fn variable(file: &str) -> io::Result<String> {
     Err(refusal("its name must be that of a variable: letters, digits and `_`, no digit first"))
 }
 
-/// What a credential holds, without the newline that an editor put at its end.
+/// Reads the value of a credential, without the newline that an editor added at its end.
 fn value(path: &Path) -> io::Result<OsString> {
-    // Not blocking: to open a pipe that nobody writes to would wait for ever.
+    // Non-blocking: opening a pipe without a writer would block forever.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file: File = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     if !file.metadata()?.is_file() {

@@ -1,10 +1,9 @@
-//! One run being driven: what it is owed is done, and what happens is recorded, without waiting
-//! for anything.
+//! Drives one run: performs the effects it is owed and records events, without blocking.
 //!
-//! Whoever drives a run, alone or among many, calls [`Drive::advance`] and hears from its
-//! [`Hands`] how executions ended; waiting is for the caller.
+//! A caller that drives one or many runs calls [`Drive::advance`] and learns from its [`Hands`]
+//! when executions end. Only the caller waits.
 //!
-//! **Invariant:** an event is in the journal before anything is done because of it.
+//! **Invariant:** an event is in the journal before any effect of it is performed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,47 +25,47 @@ use crate::store::{Store, StoreError};
 use crate::time::{Clock, Time};
 use crate::workflow::Plan;
 
-/// How often it is looked whether a person has answered.
+/// Interval at which a run checks for answers of users.
 const ANSWERS: Duration = Duration::from_secs(1);
-/// How often it is looked whether an account may be asked again.
+/// Interval at which a run checks if a parked account is available again.
 const PARKED: Duration = Duration::from_millis(500);
 
-/// Where a run is told about, and where a person is asked.
+/// The output for a run's progress, and the way to ask the user.
 pub trait Report {
-    /// An event was recorded and applied.
+    /// Reports an event that was recorded and applied.
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event);
-    /// Time passed. Says when to be called again.
+    /// Called as time passes. Returns the time of the next call.
     fn tick(&mut self, _plan: &Plan, _run: &Run, _now: Time) -> Option<Time> {
         None
     }
-    /// What is to follow the failure of a step?
+    /// Asks the user how to continue after a step has failed.
     fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice>;
 }
 
-/// Who executes what a run is owed.
+/// Executes the work that a run is owed.
 pub trait Hands {
-    /// The agent whose worker is to do this work, and nothing for work that is done here.
+    /// Returns the agent whose worker does this work, or `None` if this process does it.
     fn agent_for(&self, work: &Work) -> Option<String>;
-    /// A task that nobody else has made, for an agent.
+    /// Creates a unique task for an agent.
     fn new_task(&mut self, agent: String) -> TaskRef;
-    /// How many executions may be out at once.
+    /// Maximum number of concurrent executions.
     fn jobs(&self) -> usize {
         usize::MAX
     }
-    /// Begins an execution that is on record as launched.
+    /// Starts an execution that is recorded as launched.
     fn begin(&mut self, launch: Launch) -> Result<(), StoreError>;
 }
 
-/// An execution to begin.
+/// An execution to start.
 pub struct Launch {
     pub run: RunId,
     pub site: Arc<Site>,
     pub step: StepPath,
     pub attempt: Attempt,
     pub job: Job,
-    /// The task it goes out as.
+    /// The task that it is enqueued as.
     pub task: Option<TaskRef>,
-    /// The right to ask a provider.
+    /// Permission to ask a provider.
     pub pass: Arc<Pass>,
 }
 
@@ -77,7 +76,7 @@ pub enum Job {
 }
 
 impl Launch {
-    /// Does it, here and now. Nothing comes back when it was stopped.
+    /// Executes it in this process and blocks until it ends. Returns `None` if it was stopped.
     pub fn perform(&self, stop: &Stop) -> Option<Performed> {
         match &self.job {
             Job::Run(work) => {
@@ -91,7 +90,7 @@ impl Launch {
     }
 }
 
-/// What a run is driven with.
+/// The interfaces that a run is driven with.
 pub struct Reins<'a> {
     pub clock: &'a dyn Clock,
     pub report: &'a mut dyn Report,
@@ -99,31 +98,31 @@ pub struct Reins<'a> {
     pub stop: &'a Stop,
 }
 
-/// Ends the processes of a run on this machine. Says how many.
+/// Ends the processes of a run on this machine. Returns their number.
 pub fn sweep(run: &RunId) -> usize {
     let prefix = format!("{run}/");
     member::sweep_if(&|mark| mark.starts_with(&prefix))
 }
 
-/// One run being driven.
+/// A run that this process drives.
 pub struct Drive {
     pub site: Arc<Site>,
     pub plan: Arc<Plan>,
     pub run: Run,
     pub store: Store,
-    /// Copies the state aside before every step.
+    /// True if the state is backed up before every step.
     pub backups: bool,
-    /// Attempts that are out, by step.
+    /// Attempts in flight, by step.
     in_flight: HashMap<String, Attempt>,
     left_running: usize,
-    /// Times that are waited for, and the same on a clock that nobody sets.
+    /// Due times of pending wakeups, each with its instant on the monotonic clock.
     rests: BTreeMap<Time, Instant>,
-    /// The first of those that the run is owed.
+    /// The earliest wakeup that the run is owed.
     wake: Option<Instant>,
     warned: bool,
-    /// Attempts that wait because an account is left alone, and which, by step.
+    /// Attempts that wait for a parked account, by step, with that account.
     parked: HashMap<String, (Attempt, Target)>,
-    /// Notes that were told of.
+    /// Parking notes that were already reported.
     told: HashSet<String>,
 }
 
@@ -146,7 +145,8 @@ impl Drive {
         }
     }
 
-    /// Attempts that are out as tasks since before this process drove the run.
+    /// Returns the attempts that were enqueued as tasks before this process drove the run, and
+    /// marks them as in flight.
     pub fn tasks_out(&mut self) -> Vec<(StepPath, Attempt, TaskRef)> {
         let mut found = Vec::new();
         for here in self.run.positions() {
@@ -163,19 +163,20 @@ impl Drive {
         found
     }
 
-    /// Which execution of a step's attempt the run knows of.
+    /// Returns the number of the latest execution of a step's attempt that the run has recorded.
     pub fn executions(&self, step: &StepPath) -> u32 {
         let at = Address::parse(&self.plan, &step.to_string());
         let record = at.and_then(|at| self.run.slot(&at)?.record.as_deref());
         record.map_or(1, |record| record.executions.max(1))
     }
 
-    /// Tasks that were out when a node ended the run; somebody may still be at them.
+    /// Returns the tasks that were in flight when a node ended the run. Workers may still execute
+    /// them.
     pub fn tasks_cut_off(&self) -> Vec<(StepPath, Attempt, TaskRef)> {
         let mut found = Vec::new();
         for (here, slot) in self.run.slots() {
             let Some(record) = slot.record.as_deref() else { continue };
-            // Whoever executes a task to its end leaves numbers.
+            // A worker that completes a task leaves metrics.
             if record.metrics.is_none()
                 && let Some(task) = record.task.clone()
             {
@@ -185,7 +186,7 @@ impl Drive {
         found
     }
 
-    /// The attempts that whoever drove the run before was executing itself.
+    /// Returns the attempts that the previous driver of the run executed in its own process.
     pub fn cut_off(&self) -> Vec<(StepPath, Attempt)> {
         let mut found = Vec::new();
         for here in self.run.positions() {
@@ -202,17 +203,18 @@ impl Drive {
         self.run.status != RunStatus::Running
     }
 
-    /// Whether it waits for people alone.
+    /// Returns true if the run waits only for users.
     pub fn is_paused(&self) -> bool {
         !self.is_busy() && self.run.status == RunStatus::Running && self.run.is_paused()
     }
 
-    /// Whether an execution is out.
+    /// Returns true if an execution is in flight.
     pub fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Takes in how an execution ended; without a result, it was stopped.
+    /// Records the end of an execution. `None` means that it was stopped. Ignores an attempt that
+    /// is not in flight.
     pub fn ended(
         &mut self,
         reins: &mut Reins,
@@ -231,7 +233,7 @@ impl Drive {
         self.record(reins, Event::Ended { step: name, attempt, record })
     }
 
-    /// Takes an attempt back whose task is nowhere.
+    /// Recalls an attempt whose task is missing from the queue.
     pub fn recall(
         &mut self,
         reins: &mut Reins,
@@ -243,7 +245,7 @@ impl Drive {
         self.record(reins, Event::Recalled { step, attempt })
     }
 
-    /// Notes that the task of an attempt was put back, to be executed once more.
+    /// Records that the task of an attempt was put back into the queue for another execution.
     pub fn put_back(
         &mut self,
         reins: &mut Reins,
@@ -258,15 +260,15 @@ impl Drive {
         self.record(reins, Event::PutBack { step, attempt, execution, deaths })
     }
 
-    /// Gives up on executions whose end will not be heard.
+    /// Forgets all executions in flight; their ends will not be reported.
     pub fn forget_flights(&mut self) {
         self.in_flight.clear();
     }
 
-    /// How long until [`Drive::keep_up`] or [`Drive::advance`] should be called again, if nothing
-    /// else happens.
+    /// Returns the time until [`Drive::keep_up`] or [`Drive::advance`] must be called again if
+    /// nothing else happens.
     pub fn patience(&self, now: Time) -> Option<Duration> {
-        // A due time that has passed and could not be met (a full disk) is no reason to spin.
+        // If a due time has passed without success (a full disk), the caller must not spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
         let wake = self.wake.map(|wake| wake.saturating_duration_since(host::instant()));
         let gates = self.run.has_gate().then_some(ANSWERS);
@@ -274,8 +276,8 @@ impl Drive {
         files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).chain(parked).min()
     }
 
-    /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
-    /// if that cannot be written either, [`Drive::record`] says so.
+    /// Writes the run's files if they are due. A failure here loses nothing yet: the journal has
+    /// the events, and if it cannot be written either, [`Drive::record`] returns the error.
     pub fn keep_up(&mut self, now: Time) {
         if let Err(error) = self.store.keep_up(&self.plan, &self.run, now)
             && !std::mem::replace(&mut self.warned, true)
@@ -284,7 +286,7 @@ impl Drive {
         }
     }
 
-    /// Ends what plain commands have left running.
+    /// Ends the processes that plain commands have left running.
     pub fn tidy_up(&mut self) {
         if std::mem::take(&mut self.left_running) > 0 {
             let ended = sweep(&self.run.id);
@@ -292,7 +294,7 @@ impl Drive {
         }
     }
 
-    /// Leaves the run as it stands: over, or for somebody to take up.
+    /// Saves the run and stops driving it: it has ended, or another process resumes it later.
     pub fn rest(&mut self, now: Time) -> Result<(), StoreError> {
         self.tidy_up();
         self.store.save(&self.plan, &self.run, now)
@@ -313,22 +315,22 @@ impl Drive {
         if !ends || matches!(event, Event::Cancelled { .. }) {
             return Ok(());
         }
-        // A node has cancelled the run, which is told as any other cancelling is.
+        // A node has cancelled the run; it is reported like any other cancellation.
         let reason = self.run.error.clone();
         self.record_at(reins, at, Event::Cancelled { reason })
     }
 
-    /// Does what is owed until all that is left is to wait.
+    /// Performs owed effects until the run can only wait.
     pub fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         loop {
             let mut progressed = false;
-            // What waits for its account takes nobody's place.
+            // Attempts that wait for an account do not occupy a slot.
             let room = reins.hands.jobs().saturating_sub(self.in_flight.len());
             let room = if room == 0 { 0 } else { room + self.parked.len() };
             self.wake = None;
             for effect in engine::owed(&self.plan, &self.run, room) {
                 progressed |= self.perform(reins, effect)?;
-                // What was owed beside the end of a run is owed no more.
+                // If the run has ended, its other effects are no longer owed.
                 if self.is_over() {
                     return Ok(());
                 }
@@ -339,7 +341,7 @@ impl Drive {
         }
     }
 
-    /// Takes in what people have answered, and does nothing else.
+    /// Records the answers of users, and does nothing else.
     pub fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         for effect in engine::owed(&self.plan, &self.run, 0) {
             if let Effect::Answer { step, attempt } = effect {
@@ -349,7 +351,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Performs or begins one effect. Says whether the run may now be owed something else.
+    /// Performs or starts one effect. Returns true if the run may now be owed another one.
     fn perform(&mut self, reins: &mut Reins, effect: Effect) -> Result<bool, StoreError> {
         match effect {
             Effect::Execute { step, attempt } => self.execute(reins, step, attempt),
@@ -374,9 +376,10 @@ impl Drive {
         }
     }
 
-    /// Says that a time has come, or remembers it. The rest until then is measured once and on a
-    /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it. A
-    /// clock that was set back before the run was taken up counts from the run's last event.
+    /// Records that a time has come, or schedules a wakeup. The remaining time is computed once and
+    /// measured on the monotonic clock, so that setting the wall clock neither shortens nor
+    /// lengthens it. If the clock was set back before the run was resumed, the time counts from the
+    /// run's last event.
     fn wake(&mut self, reins: &mut Reins, at: Time) -> Result<bool, StoreError> {
         let now = reins.clock.now().max(self.run.updated_at);
         let rest = || Duration::from_millis(at.ms_since(now));
@@ -390,7 +393,7 @@ impl Drive {
         self.record_at(reins, at, Event::Woke).map(|()| true)
     }
 
-    /// Looks whether a person has answered, or the time to do so is over.
+    /// Records the user's answer to a gate, or its timeout.
     fn answer(
         &mut self,
         reins: &mut Reins,
@@ -403,7 +406,7 @@ impl Drive {
         let name = step.to_string();
         match gates::answer(self.store.root(), step, attempt, &gate) {
             Some(answer) => {
-                // What was approved must not be asked again after a power cut.
+                // After a power cut, an approved gate must not ask again.
                 self.record(reins, Event::Answered { step: name, attempt, answer })?;
                 self.store.commit(reins.clock.now())?;
                 return Ok(true);
@@ -464,7 +467,8 @@ impl Drive {
             Prepared::Gate(gate) => {
                 gates::clear(self.store.root(), &step, attempt);
                 self.record(reins, Event::Gated { step: name, attempt, gate })?;
-                // After a power cut, an answer to a question that the run forgot would not count.
+                // After a power cut, an answer to a gate that the run has not recorded would not
+                // count.
                 return self.store.commit(reins.clock.now()).map(|()| true);
             }
             Prepared::Done(record) => {
@@ -523,7 +527,7 @@ impl Drive {
         Ok(true)
     }
 
-    /// Replaces the snapshot if the step at `here` names it. Says whether it does.
+    /// Replaces the snapshot if the step at `here` refers to it. Returns true if it does.
     fn refresh_for(&mut self, here: &Address, now: Time) -> Result<bool, StoreError> {
         let names_state = here.step_of(&self.plan).names_state(&self.plan.providers);
         if names_state {
@@ -532,7 +536,7 @@ impl Drive {
         Ok(names_state)
     }
 
-    /// The right to ask an account, or why it is left alone.
+    /// Requests permission to ask an account, or returns the reason why it is parked.
     fn enter(&self, target: &Target) -> Result<Arc<Pass>, Box<Note>> {
         match self.site.parking.as_ref().map(|parking| parking.enter(target)) {
             None => Ok(Pass::free()),
@@ -585,7 +589,7 @@ impl Drive {
         };
         let (from, to) = (target.from.clone(), target.to.clone());
         self.record(reins, Event::Moving { step: step.clone(), index, result, from, to })?;
-        // A move on the medium whose intent is not there could not be told from a missing file.
+        // Without its intent on disk, a completed move would look like a missing file.
         self.store.commit(reins.clock.now())?;
         let error =
             error.or_else(|| lifecycle::carry_out(&self.site.workspace, &target.from, &target.to));
@@ -604,7 +608,7 @@ impl Drive {
     }
 }
 
-/// The record of a step that is not even begun, because its provider needs a person.
+/// Builds the record of a step that is not started because its provider needs a user's action.
 fn refusal(note: &Note, provider: &str) -> Record {
     let (account, reason) = (&note.account, &note.reason);
     let message = format!(

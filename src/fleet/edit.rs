@@ -17,7 +17,7 @@ use crate::time::Time;
 use crate::workflow::plan::{Action, Block};
 use crate::workflow::{Plan, yaml};
 
-/// A step of the run's past that the edited workflow does not agree with.
+/// A step of the run's past that conflicts with the edited workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub step: String,
@@ -26,11 +26,11 @@ pub struct Difference {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// It completed, and is written otherwise now.
+    /// It has completed, and its definition has changed.
     Changed,
-    /// It completed, and is not in the edited workflow.
+    /// It has completed, and the edited workflow does not contain it.
     Removed,
-    /// It is new, and stands before the step where the run stopped.
+    /// It is new, and comes before the step where the run stopped.
     Added,
 }
 
@@ -52,16 +52,16 @@ pub struct Edit<'a> {
     pub new_checksum: String,
     pub old_plan: &'a Plan,
     pub new_plan: &'a Plan,
-    /// The step to continue from, where the caller names one: it and what follows it are executed
-    /// again, whatever they came to.
+    /// The step to continue from, if the caller names one. It and the steps after it are executed
+    /// again, regardless of their results.
     pub from: Option<&'a str>,
     /// Steps of the new workflow that are executed again because of `from`.
     pub again: BTreeSet<usize>,
 }
 
 impl Edit<'_> {
-    /// Returns the steps whose results could not stand with the edited workflow. The run can be
-    /// continued if there are none.
+    /// Returns the steps whose results conflict with the edited workflow. The run can be continued
+    /// if there are none.
     pub fn differences(&self, run: &Run) -> Vec<Difference> {
         let (old, new) = (steps_of(self.old_text), steps_of(self.new_text));
         let mut found = Vec::new();
@@ -75,7 +75,7 @@ impl Edit<'_> {
         found
     }
 
-    /// New steps of a sequence that its cursor has passed.
+    /// Returns the new steps of a sequence that its cursor has passed.
     fn added(&self, run: &Run, past: &dyn Fn(&str) -> bool) -> Vec<Difference> {
         let (old, new) = (&self.old_plan.root, &self.new_plan.root);
         let Some(cursor) = self.cursor(run) else { return Vec::new() };
@@ -87,15 +87,16 @@ impl Edit<'_> {
             .collect()
     }
 
-    /// The step of the new workflow where a sequence continues; `None` if that step is gone.
+    /// Returns the step of the new workflow where a sequence continues; `None` if that step is
+    /// gone.
     fn cursor(&self, run: &Run) -> Option<&str> {
         let stopped = self.old_plan.root.steps.get(run.body.cursor).map(|step| step.name.as_str());
         let is_there = |name: &&str| self.new_plan.root.find(name).is_some();
         self.from.filter(is_there).or(stopped.filter(is_there))
     }
 
-    /// Returns the run as the edited workflow knows it: results that stand are kept by name, all
-    /// others are forgotten. The error says why that is impossible.
+    /// Converts the run to the edited workflow: keeps results of unchanged steps by name and drops
+    /// all others. The error states why that is impossible.
     fn translate(&self, run: &Run) -> Result<Run, String> {
         let bytes = snapshot::encode(self.old_plan, run, 0, 1);
         let mut document: Map<String, Value> =
@@ -123,8 +124,8 @@ impl Edit<'_> {
         snapshot::decode(self.new_plan, &bytes).map(|loaded| loaded.run)
     }
 
-    /// Makes a step pending again. Its attempts count on, because their numbers were used. Returns
-    /// false for a step that has nothing to keep: it is gone, or a loop.
+    /// Makes a step pending again. Its attempt number continues, because the earlier numbers were
+    /// used. Returns false if there is nothing to keep: the step is gone, or is a loop.
     fn restart(&self, name: &str, value: &mut Value) -> bool {
         let Some((_, step)) = self.new_plan.root.find(name) else { return false };
         let attempt = value["attempt"].clone();
@@ -135,7 +136,7 @@ impl Edit<'_> {
         true
     }
 
-    /// Switches a stopped run over to the edited workflow.
+    /// Switches a stopped run to the edited workflow.
     pub fn adopt(&self, store: &mut Store, run: &mut Run, at: Time) -> Result<(), EditError> {
         let mut edited = self.translate(run).map_err(EditError::Untranslatable)?;
         let definition = next_definition(run.origin.definition());
@@ -154,7 +155,7 @@ impl Edit<'_> {
     }
 }
 
-/// Why a run cannot be switched over.
+/// The reason why a run cannot be switched.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
     #[error("{0}")]
@@ -163,14 +164,14 @@ pub enum EditError {
     Disk(#[from] StoreError),
 }
 
-/// The name of the next copy: `workflow.yaml`, `workflow.2.yaml`, `workflow.3.yaml`.
+/// Returns the name of the next copy: `workflow.yaml`, `workflow.2.yaml`, `workflow.3.yaml`.
 fn next_definition(current: &str) -> String {
     let (stem, ending) = store::DEFINITION.split_once('.').unwrap_or((store::DEFINITION, "yaml"));
     let number = current.split('.').nth(1).and_then(|part| part.parse::<u32>().ok()).unwrap_or(1);
     format!("{stem}.{}.{ending}", number + 1)
 }
 
-/// The list of steps that a workflow's text has, as values without places.
+/// Returns the steps in a workflow's text, as values without source positions.
 fn steps_of(text: &str) -> Vec<Value> {
     let Ok(tree) = yaml::parse(text) else { return Vec::new() };
     let list = tree.get("steps").or_else(|| tree.get("nodes"));
@@ -185,7 +186,7 @@ fn find<'a>(steps: &'a [Value], name: &str) -> Option<&'a Value> {
     steps.iter().find(named)
 }
 
-/// The steps inside a loop, and the loop without them.
+/// Splits a loop into its steps and the rest of its definition.
 fn inner(step: &Value) -> Option<(Vec<Value>, Value)> {
     let mut header = step.clone();
     for key in ["for_each", "loop"] {
@@ -202,7 +203,7 @@ fn inner(step: &Value) -> Option<(Vec<Value>, Value)> {
     }
 }
 
-/// Whether a loop that has begun keeps its items: only steps inside it were edited.
+/// Returns true if a started loop keeps its items: only steps inside it were edited.
 fn keeps_items(slot: &Slot, old: Option<&Value>, new: Option<&Value>) -> bool {
     let begun = slot.each.as_ref().is_some_and(|each| !each.iterations.is_empty());
     let header = |step: Option<&Value>| step.and_then(inner).map(|(_, header)| header);

@@ -1,7 +1,7 @@
-//! Free tasks: work that belongs to no run. A person, or another agent, says what is to be done in
-//! plain words; the agent's settings say how.
+//! Free tasks: work that belongs to no run. A user or another agent describes it in plain text; the
+//! agent's settings determine how it is executed.
 //!
-//! **Invariant:** nothing here touches the world.
+//! **Invariant:** this module has no side effects.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::worktree::After;
 /// The schema of every task.
 pub const SCHEMA: &str = "task/v1";
 const KIND: &str = "free";
-/// How urgent a task is that does not say.
+/// Default priority of a task.
 const PRIORITY: u8 = 5;
 
-/// What is to be done, in its author's words.
+/// A free task, in its author's words.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FreeTask {
     pub text: String,
@@ -38,28 +38,29 @@ pub struct FreeTask {
     pub priority: Option<u8>,
     pub timeout: Option<Duration>,
     pub spell: Option<String>,
-    /// Where that is written in the file it was dropped as.
+    /// Position of `spell` in the file that was dropped into the inbox.
     pub spell_at: Option<Written>,
-    /// An id, a file, or the work item itself.
+    /// An ID, a file, or the work item itself.
     pub bead: Option<Value>,
-    /// Where a bead is worked on; nothing: in its worktree.
+    /// Isolation of the bead's work; `None`: in its worktree.
     pub isolation: Option<Isolation>,
-    /// The agents that go on with it, one after the other.
+    /// Agents that continue the work, one after the other.
     pub next: Vec<String>,
-    /// How many tasks it follows from.
+    /// Number of tasks that precede it in its chain.
     pub depth: u32,
-    /// The file it was dropped as.
+    /// The file that was dropped into the inbox.
     pub source: Option<String>,
-    /// The task it follows from.
+    /// The task that it follows from.
     pub after: Option<TaskId>,
-    /// What the first task of its chain said, where its own text is made of that.
+    /// Text of the first task of its chain, if its own text is built from that.
     pub origin: Option<String>,
-    /// Where the task it follows from left the branch of its bead.
+    /// Position at which the preceding task left the branch of its bead.
     pub left: Option<After>,
 }
 
 impl FreeTask {
-    /// Reads what somebody wrote. The error is one sentence, with the line where there is one.
+    /// Parses the text of a task file. The error is one sentence, with the line number if there is
+    /// one.
     pub fn parse(text: &str) -> Result<FreeTask, String> {
         refuse_zero_bytes(text)?;
         let parts = front::split(text).map_err(|problem| sentence(&problem))?;
@@ -75,7 +76,7 @@ impl FreeTask {
         };
         let TaskHead { title, provider, model, priority, timeout, spell, .. } = head;
         let TaskHead { spell_at, bead, isolation, next, .. } = head;
-        // Where a spell or a work item says what to do, a text may say more.
+        // If a spell or a work item describes the work, the text is optional.
         let task = match spell.is_some() || bead.is_some() {
             true => FreeTask { text: parts.body.to_owned(), ..FreeTask::default() },
             false => FreeTask::plain(parts.body)?,
@@ -84,7 +85,7 @@ impl FreeTask {
         Ok(FreeTask { title, provider, model, priority, timeout, spell, ..task })
     }
 
-    /// A task that is all text, whatever it looks like.
+    /// Creates a task from text alone, without parsing a header.
     pub fn plain(text: &str) -> Result<FreeTask, String> {
         refuse_zero_bytes(text)?;
         if text.trim().is_empty() {
@@ -93,7 +94,8 @@ impl FreeTask {
         Ok(FreeTask { text: text.to_owned(), ..FreeTask::default() })
     }
 
-    /// Says why the task cannot be done by `agent` under these settings, before it is put out.
+    /// Checks that `agent` can do the task under these settings, before the task is enqueued. The
+    /// error states why not.
     pub fn check(&self, config: &Config, agent: &str) -> Result<(), String> {
         if let Some(fault) = agent_fault(agent) {
             return Err(format!("`{agent}` cannot name an agent: {fault}"));
@@ -116,7 +118,7 @@ impl FreeTask {
         }
     }
 
-    /// The provider that answers it: its own, its agent's, or the default one.
+    /// Returns the provider that answers the task: its own, its agent's, or the default one.
     pub fn provider<'a>(&'a self, config: &'a Config, agent: &str) -> Result<String, String> {
         let configured = || config.agent(agent).provider;
         let name = self.provider.clone().or_else(configured);
@@ -129,7 +131,8 @@ impl FreeTask {
         Err(format!("provider `{name}` is not known; known are {}", known.join(", ")))
     }
 
-    /// A few words for lists: what it is called, or the spell and the work item that it is made of.
+    /// Returns a short label for lists: the title or first line, or else the names of the spell and
+    /// the work item.
     pub fn heading(&self) -> String {
         let words = self.words();
         if !words.is_empty() {
@@ -141,7 +144,7 @@ impl FreeTask {
         words.join(" ")
     }
 
-    /// What it is called: its title, or how its text begins.
+    /// Returns the title, or else the first line of the text, cut to 80 characters.
     pub fn words(&self) -> String {
         const SHOWN: usize = 80;
         let first = || self.text.lines().map(str::trim).find(|line| !line.is_empty());
@@ -153,7 +156,7 @@ impl FreeTask {
         }
     }
 
-    /// The task as it is put into an inbox. Made twice, it has the same name.
+    /// Builds the task as it is put into an inbox. The same ID always gives the same name.
     pub fn task(&self, agent: &str, id: &TaskId, ticket: &str, crash_limit: u32) -> Task {
         let stem = |source: &String| Some(Path::new(source).file_stem()?.to_str()?.to_owned());
         let words = self.source.as_ref().and_then(stem).unwrap_or_else(|| self.heading());
@@ -173,7 +176,7 @@ impl FreeTask {
         }
     }
 
-    /// The document of the task.
+    /// Builds the JSON document of the task.
     pub fn document(&self, agent: &str, id: &TaskId, ticket: &str) -> Map<String, Value> {
         let mut document = Map::new();
         let mut put = |key: &str, value: Value| {
@@ -206,7 +209,7 @@ impl FreeTask {
         document
     }
 
-    /// Reads a document back. The error says which member is wrong.
+    /// Parses a task's JSON document. The error names the invalid member.
     pub fn from_document(document: &Map<String, Value>) -> Result<FreeTask, String> {
         let is = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         if is("schema") != SCHEMA || is("kind") != KIND {
@@ -259,8 +262,8 @@ impl FreeTask {
     }
 }
 
-/// Why something cannot be a work item: it is neither a file nor has it an id. Whether the file is
-/// there is for whoever does the task to see.
+/// Returns the reason why a value cannot be a work item: it is neither a valid path nor has it a
+/// valid ID. The worker that executes the task checks if the file exists.
 fn bead_fault(bead: &Value) -> Option<String> {
     let (id, is_file) = match bead {
         Value::String(name) => (name.as_str(), is_file(name)),
@@ -270,7 +273,7 @@ fn bead_fault(bead: &Value) -> Option<String> {
     fault.map(|fault| format!("`bead` is `{id}`, which cannot be one: {fault}"))
 }
 
-/// A problem as one sentence.
+/// Formats a problem as one sentence.
 fn sentence(problem: &Problem) -> String {
     let line = problem.place.map(|place| format!("line {}: ", place.line)).unwrap_or_default();
     let hint = problem.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -284,8 +287,8 @@ fn refuse_zero_bytes(text: &str) -> Result<(), String> {
     }
 }
 
-/// A document of ours is no text to be done: it was meant for a queue, and only the queue puts
-/// one there.
+/// Rejects a JSON document with a `schema`: it is not a task text, and only the queue itself may
+/// put such documents into an inbox.
 fn refuse_document(text: &str) -> Result<(), String> {
     if !text.trim_start().starts_with('{') {
         return Ok(());
@@ -307,23 +310,23 @@ fn refuse_document(text: &str) -> Result<(), String> {
     }
 }
 
-/// When an id was made: its first ten characters.
+/// Returns the time at which an ID was created, from its first ten characters.
 pub fn made_at(id: &TaskId) -> Time {
     const ALPHABET: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let digit = |c: char| ALPHABET.find(c).unwrap_or(0) as i64;
     Time(id.as_str().chars().take(10).fold(0, |sum, c| (sum << 5) | digit(c)))
 }
 
-/// The batch of tasks that belong to no run: a day in UTC, `YYYYMMDD`.
+/// Returns the batch of tasks that belong to no run: a day in UTC, `YYYYMMDD`.
 pub fn day(at: Time) -> String {
     at.to_stamp()[..8].to_owned()
 }
 
-/// The id of a task's follow-up. It is the same however often the task is done, so that a
-/// follow-up which is there already is not put out again.
+/// Returns the ID of a task's follow-up. It is the same for every execution of the task, so that a
+/// follow-up is not enqueued twice.
 pub fn follow_up_id(after: &TaskId, index: usize) -> TaskId {
     let digest = sha256(format!("{after}/{index}").as_bytes());
-    // The first sixteen bits keep them in the order in which they were asked for.
+    // The first sixteen bits keep follow-ups in the order in which they were requested.
     let random = u128::from_str_radix(&digest[..16], 16).unwrap_or_default();
     let random = ((index as u128 & 0xffff) << 64) | random;
     TaskId::new(made_at(after).0.unsigned_abs(), random)

@@ -1,11 +1,11 @@
-//! Answers of people: small files in a run's `control` directory, which anybody who sees the volume
-//! can drop there.
+//! Answers of users: small files in a run's `control` directory, which any user with access to the
+//! volume can drop there.
 //!
-//! **Invariant:** an answer is given once: its file is made whole under another name and then
-//! linked to its own, which fails where there is one.
+//! **Invariant:** a gate is answered only once: the file is written completely under another name
+//! and then linked to its own, which fails if that exists.
 //!
-//! **Invariant:** an answer is for what was shown: it names that, it was not there before, and it
-//! came in time.
+//! **Invariant:** an answer applies to the content that the user saw: it names that content, it was
+//! not there before the gate asked, and it came in time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, RoundsKind};
 
-/// The directory of a run that people drop answers into.
+/// Directory of a run into which users drop answers.
 pub const CONTROL: &str = "control";
-/// The longest answer that is read.
+/// Maximum size of an answer file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// An answer as its file has it.
+/// An answer, as its file contains it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerFile {
@@ -37,7 +37,7 @@ pub struct AnswerFile {
     pub comment: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// What the person was shown.
+    /// Digest of the content that the user saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
 }
@@ -52,24 +52,24 @@ impl AnswerFile {
     }
 }
 
-/// The diff that a person is asked about who is to review a merge, from the run's directory.
+/// Returns the path of the diff that the reviewer of a merge sees, relative to the run's directory.
 pub fn review(subject: &str) -> String {
     format!("reviews/{}.diff", subject.get(..32).unwrap_or(subject))
 }
 
-/// Where the answer to a gate belongs: one name for every time that it is asked.
+/// Returns the path of the answer to a gate: one name per attempt.
 pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
     root.join(CONTROL).join(format!("{step}.{attempt}.answer"))
 }
 
-/// So much of what was shown as people type.
+/// Shortens the digest of the shown content to the part that users type.
 pub fn short(shown: &str) -> &str {
     const SHORT: usize = 12;
     shown.get(..SHORT).unwrap_or(shown)
 }
 
-/// The answer to a gate, if there is one that counts. One that does not is put aside, for people
-/// to find.
+/// Returns the valid answer to a gate, if there is one. Moves an invalid answer aside, where users
+/// can find it.
 pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord) -> Option<Answer> {
     let path = path(root, step, attempt);
     match judged(&path, &gate.shown, gate.expires_at) {
@@ -83,7 +83,8 @@ pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord)
     }
 }
 
-/// What lies where an answer belongs, if it counts for this asking; or why it does not.
+/// Reads the file at `path` and returns it if it is a valid answer to this gate. The error states
+/// why it is not.
 fn judged(
     path: &Path,
     shown: &str,
@@ -103,8 +104,8 @@ fn judged(
     }
 }
 
-/// Puts an answer aside that does not count for this asking, so that one that does can be given.
-/// Several may do so at once: what is moved is looked at again, and put back where it counts.
+/// Moves an invalid answer aside, so that a valid one can be given. Several processes may do so at
+/// once: the moved file is checked again, and put back if it is valid.
 pub fn clear_void(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> io::Result<()> {
     let (disk, path) = (disk::machine(), path(root, step, attempt));
     if judged(&path, shown, None).is_ok() {
@@ -124,38 +125,38 @@ pub fn clear_void(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -
     }
 }
 
-/// A name that nobody else uses. A number of a process would not do: on another machine, it is
-/// another's too.
+/// Returns a unique name. A process ID would not be unique: another machine may use it too.
 fn own_name(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
     root.join(CONTROL).join(format!(".{step}.{attempt}.{}", member::new_incarnation()))
 }
 
-/// Whether somebody has answered a gate, in a way that counts.
+/// Returns true if a gate has a valid answer.
 pub fn is_answered(path: &Path, shown: &str, expires_at: Option<Time>) -> bool {
     matches!(judged(path, shown, expires_at), Ok(Some(_)))
 }
 
-/// Why an answer that somebody dropped for this asking does not count, where one does not.
+/// Returns the reason why the answer that was dropped for this gate is invalid, if there is one.
 pub fn refused(path: &Path, shown: &str) -> Option<String> {
     let wrong = |path: &Path| judged(path, shown, None).err();
     wrong(path).or_else(|| wrong(&aside(path)))
 }
 
-/// Where an answer is put that does not count.
+/// Path that an invalid answer is moved to.
 fn aside(path: &Path) -> PathBuf {
     path.with_extension("answer-refused")
 }
 
-/// Whether an answer came in time. Whoever drives the run may see it later, so its file tells: by
-/// the clock of the volume, which nobody who drops one sets.
+/// Returns true if an answer came in time. The process that drives the run may see it later, so the
+/// file's time decides: it comes from the clock of the volume, which the author of the answer does
+/// not set.
 fn is_in_time(path: &Path, expires_at: Option<Time>) -> bool {
     let Some(Time(last)) = expires_at else { return true };
     let came = disk::machine().changed_ms(path).ok().flatten();
     came.is_none_or(|came| came <= last)
 }
 
-/// What an agent said last that a person is asked about: before the gate, or, where that is what
-/// came of their rejection, in the round before.
+/// Returns the record of the agent step that a gate asks about: the last one before the gate or, if
+/// a rejection started this round, the last one of the previous round.
 pub fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r Record> {
     let prompt = |block: &Block, last: usize| {
         block.steps[..last].iter().rposition(|step| matches!(step.action, Action::Prompt(_)))
@@ -179,7 +180,7 @@ pub fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r 
     run.slot(&at)?.record.as_deref()
 }
 
-/// Puts an answer aside that was there before anything was asked. To be called right before that.
+/// Moves an answer aside that was there before the gate asked. Call it right before the gate asks.
 pub fn clear(root: &Path, step: &StepPath, attempt: Attempt) {
     let path = path(root, step, attempt);
     if matches!(read(&path), Ok(None)) {
@@ -195,8 +196,7 @@ fn refuse(path: &Path, reason: &str) {
     }
 }
 
-/// Reads an answer. An error of the volume is as good as no answer yet; anything else is wrong
-/// with the file.
+/// Reads an answer. An I/O error counts as no answer yet; any other error is a fault of the file.
 fn read(path: &Path) -> Result<Option<AnswerFile>, String> {
     let bytes = match disk::machine().read_regular(path, MOST_BYTES) {
         Ok(bytes) => bytes,
@@ -206,7 +206,7 @@ fn read(path: &Path) -> Result<Option<AnswerFile>, String> {
     serde_json::from_slice(&bytes).map(Some).map_err(|error| format!("it cannot be read: {error}"))
 }
 
-/// Gives an answer, on the medium when this returns. Says whether it is the first.
+/// Writes an answer; it is durable when this returns. Returns true if it is the first one.
 pub fn give(
     root: &Path,
     step: &StepPath,

@@ -1,8 +1,8 @@
-//! Grimoires by their names: those of a workspace, and those that are built in.
+//! Finds grimoires by name, in the workspace and among the built-in ones.
 
 use crate::ids::name_fault;
 
-/// Where the grimoires of a workspace lie.
+/// Directory of a workspace's grimoires.
 pub const GRIMOIRES: &str = ".coven/grimoires";
 
 const BUILT_IN: [(&str, &str); 3] = [
@@ -11,10 +11,10 @@ const BUILT_IN: [(&str, &str); 3] = [
     ("spec-to-beads", include_str!("../../workflows/grimoires/spec-to-beads.yaml")),
 ];
 
-/// What a built-in grimoire is called in messages and documents.
+/// Prefix of a built-in grimoire's name in messages and documents.
 const CALLED: &str = "built-in grimoire ";
 
-/// The names of those that are built in.
+/// Names of the built-in grimoires.
 pub fn built_in() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
@@ -23,7 +23,7 @@ pub fn is_built_in(file: &str) -> bool {
     file.starts_with(CALLED)
 }
 
-/// What people are told that a grimoire is.
+/// Describes a grimoire for messages.
 pub fn shown(file: &str) -> String {
     match file.strip_prefix(CALLED) {
         Some(name) => format!("{CALLED}`{name}`"),
@@ -31,10 +31,11 @@ pub fn shown(file: &str) -> String {
     }
 }
 
-/// Reads a file of the workspace: nothing where there is none.
+/// Reads a file of the workspace; `None` if it does not exist.
 type Read<'r> = &'r dyn Fn(&str) -> Option<Result<String, String>>;
 
-/// Finds a grimoire by its name: what to call it, and its text. Nothing for what names none.
+/// Finds a grimoire by its name. Returns its file name for messages and its text; `None` if the
+/// name is invalid or unknown.
 pub fn find(name: &str, read: Read) -> Option<Result<(String, String), String>> {
     let name = name.strip_prefix(CALLED).unwrap_or(name);
     if name_fault(name).is_some() {

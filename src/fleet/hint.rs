@@ -1,8 +1,9 @@
-//! Hints: something may have changed. What is true is found by looking; a hint only says when.
+//! Change hints: a hint only reports that something may have changed. The receiver scans to learn
+//! the actual state.
 //!
-//! A change made on this machine rings at once, through inotify. One made on another does not,
-//! and on some volumes none does, so whoever waits for a hint also looks by itself from time to
-//! time ([`Patience`]).
+//! inotify reports a change made on this machine at once. It does not report changes made on other
+//! machines and, on some volumes, no change at all. Every waiter therefore also polls
+//! ([`Patience`]).
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -17,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-/// Wakes everybody who waits. A ring between looking and waiting is not missed.
+/// Wakes all waiting threads. A ring between a scan and the wait after it is not lost.
 #[derive(Default)]
 pub struct Bell {
     rings: Mutex<u64>,
@@ -35,12 +36,12 @@ impl Bell {
         host::poke();
     }
 
-    /// How often it has rung; taken before looking.
+    /// Number of rings so far. Read it before a scan.
     pub fn rings(&self) -> u64 {
         *self.lock()
     }
 
-    /// Waits until it has rung more often than that, or the time is over.
+    /// Waits until the number of rings exceeds `heard`, or until the timeout.
     pub fn wait(&self, heard: u64, time: Duration) {
         host::wait(time, &mut || *self.lock() > heard, || {
             let quiet = |rings: &mut u64| *rings <= heard;
@@ -50,16 +51,16 @@ impl Bell {
     }
 }
 
-/// What happened in a watched directory.
+/// A change in a watched directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Came(String),
     Went(String),
-    /// Something was written, or more happened than could be told.
+    /// A file was written, or the event queue overflowed.
     Other,
 }
 
-/// What is told of a directory. That somebody opened it is not: looking would ring for itself.
+/// inotify events to report. Opening a directory is not among them: a scan would wake itself.
 const TOLD: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_MOVED_FROM)
@@ -68,12 +69,12 @@ const TOLD: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_MODIFY)
     .union(AddWatchFlags::IN_ATTRIB);
 
-/// Watches directories as long as it lives.
+/// Watches directories until it is dropped.
 pub struct Hints {
     watcher: Option<Watcher>,
 }
 
-/// The kernel's line, and the thread that listens to it.
+/// The inotify instance; a thread reads its events.
 struct Watcher {
     line: Arc<Inotify>,
     dirs: Arc<Mutex<HashMap<WatchDescriptor, PathBuf>>>,
@@ -81,8 +82,8 @@ struct Watcher {
 }
 
 impl Hints {
-    /// Begins to watch. Without a watcher (no more of them, or a file system that has none) all
-    /// goes on by looking, which is said once.
+    /// Starts the watcher. If there is none (no inotify instance left, or an unsupported file
+    /// system), callers depend on polling alone; that is logged once.
     pub fn new(tell: impl Fn(&Path, Change) + Send + 'static) -> Hints {
         #[cfg(test)]
         if host::is_simulated() {
@@ -91,7 +92,7 @@ impl Hints {
         Hints { watcher: Watcher::start(tell).map_err(degraded).ok() }
     }
 
-    /// Adds a directory. Says whether its changes will be told.
+    /// Adds a directory. Returns true if its changes will be reported.
     pub fn add(&mut self, dir: &Path) -> bool {
         let Some(watcher) = &self.watcher else { return false };
         match watcher.add(dir) {
@@ -128,7 +129,7 @@ impl Watcher {
     }
 
     fn add(&self, dir: &Path) -> Result<(), Errno> {
-        // Held until the name is known, or the first change would be of an unknown directory.
+        // Held until the path is stored; otherwise the first event would have an unknown directory.
         let mut dirs = lock(&self.dirs);
         let watched = self.line.add_watch(dir, TOLD | AddWatchFlags::IN_ONLYDIR)?;
         dirs.insert(watched, dir.to_owned());
@@ -142,7 +143,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for a change. False when nobody wants to hear any more.
+/// Waits for an event. Returns false if the watcher was dropped.
 fn wait(line: &Inotify, over: &EventFd) -> bool {
     let mut fds = [
         PollFd::new(line.as_fd(), PollFlags::POLLIN),
@@ -159,7 +160,7 @@ fn hear(event: &InotifyEvent, dir: Option<&Path>, tell: &impl Fn(&Path, Change))
     if any(AddWatchFlags::IN_Q_OVERFLOW) {
         return tell(Path::new(""), Change::Other);
     }
-    // What happens to a directory itself has no name.
+    // Events about the directory itself have no name.
     let (Some(dir), Some(name)) = (dir, &event.name) else { return };
     let name = name.to_string_lossy().into_owned();
     if any(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO) {
@@ -179,12 +180,12 @@ fn degraded(error: Errno) {
     tracing::warn!("changes of directories are not told ({error}); they are looked for instead");
 }
 
-/// A look that took a second is followed by as many seconds without one.
+/// A scan is followed by a pause of this many times its duration.
 const SHARE: u32 = 20;
-/// How often the longest wait without work fits into the longest one after a slow look.
+/// Upper bound of the pause after a slow scan, as a multiple of `Patience::most`.
 const LONGEST: u32 = 15;
 
-/// How long to wait before looking again: short while work flows, longer and longer when not.
+/// Poll interval: short while there is work, doubling while there is none.
 pub struct Patience {
     least: Duration,
     most: Duration,
@@ -197,20 +198,21 @@ impl Patience {
         Patience { least, most: most.max(least), now: least, drawn: seed | 1 }
     }
 
-    /// Work flows.
+    /// Resets the interval, because there is work.
     pub fn reset(&mut self) {
         self.now = self.least;
     }
 
-    /// The wait after a look that took so long: looking takes a twentieth of the time, however much
-    /// there is to see. What held one look up (the process was paused, the volume was away) says
-    /// nothing of the next, so there is an end to that.
+    /// Returns the wait after a scan of this duration. Scans take at most a twentieth of the time,
+    /// however long the listing. The wait is capped, because the cause of a slow scan (a paused
+    /// process, an unavailable volume) does not predict the next one.
     pub fn wait_after(&mut self, took: Duration) -> Duration {
         let longest = self.most * LONGEST;
         self.next_wait().max(took.saturating_mul(SHARE).min(longest))
     }
 
-    /// The next wait, give or take three tenths, so that many do not look at the same time.
+    /// Returns the next wait, with a jitter of 30%, so that many processes do not scan at the same
+    /// time.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.now;
         self.now = (self.now * 2).min(self.most);

@@ -1,7 +1,7 @@
-//! Moving the files of loop items, so that each is moved once whatever crashes in between.
+//! Moves the files of loop items, so that each is moved exactly once even after a crash.
 //!
-//! The target is journalled before the file is moved. Asked again after a crash, a source that is
-//! gone with the target there means that it was done.
+//! The target is journaled before the file is moved. If a retry after a crash finds no source but a
+//! target, the move has been done.
 
 use crate::engine::run::Address;
 use crate::engine::run::{ItemResult, Run, each_of};
@@ -10,13 +10,13 @@ use crate::template::display;
 use crate::workflow::Plan;
 use crate::workspace::{PathError, Workspace, tidy};
 
-/// From where to where an item's file goes.
+/// Source and target of an item's file.
 pub struct Move {
     pub from: String,
     pub to: String,
 }
 
-/// Works out the move of an item. The error is what to put on record instead.
+/// Computes the move of an item. The error contains the move and the message to record instead.
 pub fn plan_move(
     plan: &Plan,
     run: &Run,
@@ -51,14 +51,15 @@ pub fn plan_move(
     Ok(Move { from: from.clone(), to: free_name(workspace, &to) })
 }
 
-/// A move that was journalled and not seen to its end.
+/// Returns a move that was journaled and not completed.
 fn begun<'a>(run: &'a Run, here: &Address, index: usize) -> Option<&'a Lifecycle> {
     let each = run.slot(here)?.each.as_ref()?;
     let lifecycle = each.iterations.get(index)?.lifecycle.as_ref()?;
     (!lifecycle.action_applied && lifecycle.error.is_none()).then_some(lifecycle)
 }
 
-/// Two items of one name do not cover each other: the second gets a number.
+/// Returns a free target name: a second item of the same name gets a number, so that it does not
+/// overwrite the first.
 fn free_name(workspace: &Workspace, to: &str) -> String {
     if !workspace.exists(to) {
         return to.to_owned();
@@ -73,7 +74,8 @@ fn free_name(workspace: &Workspace, to: &str) -> String {
         .unwrap_or_else(|| to.to_owned())
 }
 
-/// Moves the file, or finds that it was moved. The error is what to put on record.
+/// Moves the file, or detects that it was moved already. Returns the error message to record, if
+/// any.
 pub fn carry_out(workspace: &Workspace, from: &str, to: &str) -> Option<String> {
     match workspace.move_file(from, to) {
         Ok(()) => None,

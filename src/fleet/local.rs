@@ -1,8 +1,8 @@
-//! A local run: one process that does everything a run is owed.
+//! A local run: one process that performs everything a run is owed.
 //!
-//! One loop waits for what happens (an execution ended, a time is up) and lets the run advance.
-//! Executions happen on threads of their own, as many as may go on at once, so the loop is free to
-//! keep the files up to date and the person informed.
+//! One loop waits for events (an execution ended, a time has come) and lets the run advance.
+//! Executions run on threads of their own, up to the concurrency limit, so the loop is free to keep
+//! files up to date and the user informed.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::ids::{Attempt, StepPath};
 use crate::store::StoreError;
 use crate::time::Clock;
 
-/// A file in a run's directory: whoever drives the run and is stopped is to cancel it.
+/// File in a run's directory: when the process that drives the run is stopped, it cancels the run.
 pub const CANCEL: &str = "cancel";
 
-/// How driving a run ended.
+/// The way in which driving a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Ended(RunStatus),
-    /// It was stopped; the run can be resumed.
+    /// The process was stopped; the run can be resumed.
     Stopped,
-    /// It waits for a person.
+    /// The run waits for a user.
     Paused,
 }
 
-/// How many executions go on at once, where the person says nothing.
+/// Default number of concurrent executions.
 pub const JOBS: usize = 8;
 
 /// An execution that ended; without a result, it was stopped.
@@ -41,7 +41,7 @@ struct Done {
     performed: Option<Box<Performed>>,
 }
 
-/// The executing threads, which are made when they are needed.
+/// The executing threads, created on demand.
 struct Executor {
     stop: Stop,
     jobs: usize,
@@ -60,7 +60,7 @@ impl Executor {
         self.done.recv_timeout(nap).ok()
     }
 
-    /// Waits for an execution that has been told to stop.
+    /// Waits for an execution that was asked to stop.
     fn hear_out(&self) -> Option<Done> {
         self.done.recv().ok()
     }
@@ -90,7 +90,7 @@ impl Hands for Executor {
     }
 }
 
-/// Does everything the run is owed until it ends or is stopped.
+/// Performs everything the run is owed until it ends, pauses or is stopped.
 pub fn drive(
     mut drive: Drive,
     clock: &dyn Clock,
@@ -101,7 +101,7 @@ pub fn drive(
     let mut executor = Executor::new(stop.clone(), jobs.max(1));
     let driven = go_on(&mut drive, clock, report, &mut executor);
     if driven.is_err() {
-        // What is in flight is stopped, since its result can no longer be recorded.
+        // Stop the executions in flight, because their results can no longer be recorded.
         stop.request(1);
         while drive.is_busy() {
             let Some(done) = executor.hear_out() else { break };
@@ -136,7 +136,7 @@ fn go_on(
             drive.advance(&mut Reins { clock, report, hands: executor, stop: &stop })?;
         }
         if drive.is_over() && drive.is_busy() && stop.level() == 0 {
-            // A node ended the run: what goes on beside it is of no use any more.
+            // A node ended the run: the other executions are no longer needed.
             stop.request(1);
         }
         let over = drive.is_over() || drive.is_paused() || stop.level() > 0;
@@ -152,7 +152,7 @@ fn go_on(
         if !drive.is_busy() {
             stop.sleep(nap);
         } else if let Some(Done { step, attempt, performed }) = executor.hear(nap) {
-            // A stop is seen by whoever is executing, who then tells us.
+            // The executing thread notices a stop and then reports here.
             let mut reins = Reins { clock, report, hands: executor, stop: &stop };
             drive.ended(&mut reins, &step, attempt, performed.map(|performed| *performed))?;
         }

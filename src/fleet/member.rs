@@ -1,11 +1,13 @@
-//! A member of the fleet: a process that others can see, and that sees whether others live.
+//! A member of the fleet: a process that other members see, and that checks which of them are
+//! alive.
 //!
-//! Every worker and coordinator registers itself, beats, and watches the holders of claims. There
-//! is no leader: whoever finds a holder dead puts its tasks back, and a rename decides who did.
+//! Every worker and coordinator registers, writes heartbeats, and watches the holders of claims.
+//! There is no leader: any member that finds a holder dead puts its tasks back, and a rename
+//! decides which member did.
 //!
-//! **Invariant:** a holder is dead if its process is gone from this very kernel, or if its beat
-//! stood still for a whole lease on this process's own clock. Times of files and of other machines
-//! are never compared.
+//! **Invariant:** a holder is dead if its process is gone from this same kernel, or if its
+//! heartbeat did not change for a whole lease on this process's own clock. Timestamps of files and
+//! of other machines are never compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,10 +30,10 @@ use crate::time::{Clock, SystemClock};
 pub use crate::process::{Process, uptime_ms};
 pub use crate::random::chance;
 
-/// After how many leases without a beat a member is forgotten.
+/// Number of leases without a heartbeat after which a member is forgotten.
 const FORGOTTEN: u64 = 100;
 
-/// What a member tells of itself.
+/// A member's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registration {
     pub schema: String,
@@ -45,18 +47,18 @@ pub struct Registration {
     /// Milliseconds between two of its heartbeats. Not stated by earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beat_ms: Option<u64>,
-    /// After how many milliseconds without a heartbeat other members take its tasks.
+    /// Milliseconds without a heartbeat after which other members take its tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// The one run that it drives, where it takes no other.
+    /// The only run that it drives, if it is restricted to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// It takes no new tasks.
+    /// True if it takes no new tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
 }
 
-/// All members that have registered and not left, dead ones included.
+/// Returns all members that have registered and not left, including dead ones.
 pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
     let dir = queue.layout.workers();
     let mut found = Vec::new();
@@ -68,7 +70,7 @@ pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
     Ok(found)
 }
 
-/// When this process last said that it lives, on a clock that counts sleep too.
+/// Time of this process's last heartbeat, on a clock that also counts suspended time.
 #[derive(Clone, Default)]
 pub struct Pulse {
     last_ms: Arc<AtomicU64>,
@@ -79,28 +81,28 @@ impl Pulse {
         self.last_ms.store(uptime_ms(), Ordering::SeqCst);
     }
 
-    /// Whether others may think that this process is dead: half a lease has passed without a
-    /// beat. Needs no volume to answer.
+    /// Returns true if other members may consider this process dead: half a lease has passed
+    /// without a heartbeat. Does not access the volume.
     pub fn is_doubtful(&self, lease: Duration) -> bool {
         let last = self.last_ms.load(Ordering::SeqCst);
         uptime_ms().saturating_sub(last) > lease.as_millis() as u64 / 2
     }
 }
 
-/// A holder that was found dead, and what was done about its claims.
+/// A holder that was found dead, and the actions on its claims.
 #[derive(Debug)]
 pub struct Buried {
     pub worker: String,
     pub agent: Option<String>,
-    /// How it is known: nothing where its process is gone from this kernel.
+    /// Proof of death; `None` if its process is gone from this kernel.
     pub evidence: Option<Evidence>,
     pub reaped: Vec<Reaped>,
-    /// Processes that it had left running here.
+    /// Number of processes that it had left running on this machine.
     pub orphans: usize,
 }
 
-/// When to list again what may be long: looking takes a thousandth of the time at most, however
-/// many claims there are, and is done several times in a lease all the same.
+/// Schedules long listings: they take at most a thousandth of the time, however many claims there
+/// are, but still run several times per lease.
 pub struct Rounds {
     next: Instant,
     most: Duration,
@@ -115,25 +117,25 @@ impl Rounds {
         host::instant() >= self.next
     }
 
-    /// A look that was begun then is over.
+    /// Reports the end of a listing that started at `since`.
     pub fn looked(&mut self, since: Instant) {
         self.next = host::instant() + (host::since(since) * 1000).min(self.most);
     }
 }
 
-/// Looks after those who hold tasks: finds out who is dead, and puts back what it held. A member
-/// does this once a beat; whoever waits for a task may do it too.
+/// Finds dead holders of tasks and puts their tasks back. A member does this once per heartbeat; a
+/// process that waits for a task may do it too.
 pub struct Undertaker {
     queue: Arc<FsQueue>,
     process: Process,
     watch: DeathWatch,
     lease_ms: u64,
     known: BTreeMap<String, Registration>,
-    /// Who held something when that was listed last. Who registered is known without: nearly
-    /// always everybody.
+    /// Holders of claims at the last listing. The registered members are known without it, and
+    /// nearly always include all holders.
     holders: BTreeSet<String>,
     rounds: Rounds,
-    /// Those who were found dead before.
+    /// Holders that were found dead before.
     mourned: BTreeSet<String>,
 }
 
@@ -152,8 +154,8 @@ impl Undertaker {
         }
     }
 
-    /// Buries the dead. To be called once a beat: who is of another machine is judged by its
-    /// beats, over many calls.
+    /// Puts back the tasks of dead holders. Call it once per heartbeat: a process on another
+    /// machine is judged by its heartbeats over many calls.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
@@ -194,7 +196,8 @@ impl Undertaker {
         Ok(holders)
     }
 
-    /// Whether a holder is dead, and by which evidence beyond its process.
+    /// Returns `Some` if a holder is dead; the inner value is `None` if its process is gone from
+    /// this kernel, else the evidence from its heartbeat.
     fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
         let beside = self.known.get(worker).filter(|r| self.is_beside(r));
         if beside.is_some_and(|registration| !registration.process.lives_here()) {
@@ -214,8 +217,8 @@ impl Undertaker {
         let agent = registration.map(|r| r.agent.clone());
         let orphans = if beside && evidence.is_none() { end_orphans(worker) } else { 0 };
         let reaped = self.queue.reap(worker)?;
-        // A beat that stood still may go on: a process is forgotten only when it is gone, or was
-        // not heard of for very long.
+        // A stopped heartbeat may continue. Forget a process only when it is gone or has been
+        // silent for very long.
         let long_ago = |evidence: Evidence| evidence.span_ms > FORGOTTEN * self.lease_ms;
         if evidence.is_none_or(long_ago) {
             forget(&self.queue, worker);
@@ -225,25 +228,26 @@ impl Undertaker {
     }
 }
 
-/// Ends what the tasks of a dead worker still run on this machine: those that it holds, and those
-/// that were taken from it before it died. Nobody else's, who may be at the same tasks again.
+/// Ends the processes that the tasks of a dead worker still run on this machine: tasks that it
+/// holds, and tasks that were taken from it before it died. Spares the processes of other workers,
+/// which may execute the same tasks again.
 fn end_orphans(worker: &str) -> usize {
     sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
 }
 
-/// The claim that a process belongs to, by its mark.
+/// Parses the claim that a process belongs to from its environment marker.
 pub fn claim_of(mark: &str) -> Option<ClaimName> {
     let (_, stem) = mark.strip_prefix("task-")?.split_once('/')?;
     ClaimName::parse(&format!("{stem}{ENDING}"))
 }
 
-/// By which the processes of a claimed task are found.
+/// Returns the environment marker that identifies the processes of a claimed task.
 pub fn mark(claim: &ClaimName) -> String {
     format!("task-{}/{}", claim.task.id, claim.stem())
 }
 
-/// Ends the processes that earlier attempts at a claimed task have left on this machine. Those of
-/// later ones are not ours to end: whoever holds this claim may have lost it.
+/// Ends the processes that earlier attempts at a claimed task have left on this machine. Spares
+/// those of later attempts: the caller may have lost its claim.
 pub fn end_earlier(claim: &ClaimName) -> usize {
     let is_earlier = |other: ClaimName| {
         other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
@@ -251,7 +255,7 @@ pub fn end_earlier(claim: &ClaimName) -> usize {
     sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
 }
 
-/// Removes what a member left of itself.
+/// Removes a member's registration, heartbeat and drain request.
 fn forget(queue: &FsQueue, worker: &str) {
     let layout = &queue.layout;
     let _ = queue.disk().remove(&layout.workers().join(format!("{worker}.json")));
@@ -259,11 +263,11 @@ fn forget(queue: &FsQueue, worker: &str) {
     let _ = queue.disk().remove(&layout.drain().join(worker));
 }
 
-/// Asks a member to finish what it does and end. It sees that within a beat.
+/// Asks a member to finish its tasks and exit. The member notices within one round.
 pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
     let dir = queue.layout.drain();
     queue.disk().make_dirs(&dir)?;
-    // The name is what counts, and it is there at once or not at all.
+    // Only the name of the file counts, and a name appears atomically.
     queue.disk().write(&dir.join(worker), b"")
 }
 
@@ -276,7 +280,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Joins the fleet: registers and beats for the first time.
+    /// Joins the fleet: registers and writes the first heartbeat.
     pub fn join(
         queue: Arc<FsQueue>,
         agent: &str,
@@ -310,11 +314,11 @@ impl Member {
 
     fn register(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
-        // Read by people and by `serde_json`, which takes no half of one.
+        // Users and `serde_json` read this file; `serde_json` rejects a partial one.
         self.queue.disk().write(&self.path(), &text)
     }
 
-    /// Tells others that this member takes no new tasks.
+    /// Announces that this member takes no new tasks.
     pub fn say_draining(&mut self) -> io::Result<()> {
         if self.registration.draining {
             return Ok(());
@@ -323,7 +327,7 @@ impl Member {
         self.register()
     }
 
-    /// Whether somebody has asked this member to finish what it does and end.
+    /// Returns true if an operator has asked this member to finish its tasks and exit.
     pub fn is_asked_to_drain(&self) -> io::Result<bool> {
         let names = match self.queue.disk().list(&self.queue.layout.drain()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -332,7 +336,7 @@ impl Member {
         Ok(names.contains(&self.registration.worker))
     }
 
-    /// Leaves: nobody has to find out.
+    /// Leaves the fleet, so that no other member has to detect it.
     pub fn leave(&self) {
         let _ = self.queue.sweep_own_tmp();
         forget(&self.queue, &self.registration.worker);
@@ -341,20 +345,20 @@ impl Member {
     pub fn beat(&self) -> io::Result<()> {
         self.queue.beat()?;
         self.pulse.felt();
-        // Others may have forgotten a member that was away for long.
+        // Other members may have removed the registration after a long silence.
         match self.queue.disk().mode(&self.path()) {
             Ok(_) => Ok(()),
             Err(_) => self.register(),
         }
     }
 
-    /// Looks after the others: buries the dead. To be called once a beat.
+    /// Puts back the tasks of dead holders. Call it once per heartbeat.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.undertaker.look_around()
     }
 }
 
-/// Ends the processes on this machine whose mark will do. Says how many.
+/// Ends the processes on this machine whose marker satisfies the predicate. Returns their number.
 pub fn sweep_if(will_do: &dyn Fn(&str) -> bool) -> usize {
     #[cfg(test)]
     if host::is_simulated() {
@@ -364,7 +368,7 @@ pub fn sweep_if(will_do: &dyn Fn(&str) -> bool) -> usize {
     exec::sweep_if(will_do)
 }
 
-/// Waits until a request to stop is above a level, or the time is over. Says what it is then.
+/// Waits until the stop level exceeds `level`, or until the timeout. Returns the current level.
 pub fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
     host::wait(time, &mut || stop.level() > level, || _ = stop.wait_above(level, time));
     stop.level()
@@ -375,7 +379,7 @@ pub fn unguessable() -> String {
     format!("{:016x}{:016x}", chance(), chance())
 }
 
-/// A word that no other process has: a member's name.
+/// Returns a unique name for a member.
 pub fn new_incarnation() -> String {
     let Process { host, boot_id, pid, .. } = Process::this();
     sha256(format!("{host}/{boot_id}/{pid}/{:x}", chance()).as_bytes())[..12].to_owned()

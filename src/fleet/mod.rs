@@ -1,4 +1,5 @@
-//! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
+//! Performs the effects that a run is owed: connects the pure modules to the disk, the clock and
+//! child processes.
 
 pub mod answer;
 pub mod artifacts;

@@ -1,12 +1,12 @@
-//! Notices: a run that waits for a person, or is over, is told to whom the settings name.
+//! Notifications about runs that wait for a user or have ended, as the settings request.
 //!
-//! A notice goes to a command, as JSON on its standard input and in its environment, and to a
-//! webhook, through `curl`. It is sent beside the run by a thread of its own: nothing a run does
-//! waits for it, and one that cannot be sent is a line in the log. It is a convenience; what
-//! waits and what is over is found by `pending` and `status`.
+//! A notification goes to a command, as JSON on its stdin and in its environment, and to a webhook,
+//! through `curl`. A separate thread sends it: the run never waits for it, and a failure is only
+//! logged. It is a convenience; `pending` and `status` always list the runs that wait or have
+//! ended.
 //!
-//! **Invariant:** what happened is on record before anybody is told. A crash in between loses the
-//! notice, never the fact.
+//! **Invariant:** an event is recorded before its notification is sent. A crash in between loses
+//! the notification, never the event.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,7 +29,7 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::settings::Occasion;
 
-/// What is told.
+/// The content of a notification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Notice {
     pub schema: &'static str,
@@ -38,21 +38,21 @@ pub struct Notice {
     pub workflow: String,
     pub workspace: String,
     pub run_root: String,
-    /// The step that waits or failed, if it is one.
+    /// The step that waits or failed, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// What is asked, or what went wrong.
+    /// The question, or the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What an agent said last, which the person is asked about; the beginning of it.
+    /// Beginning of the agent's last answer, which the user is asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
     pub failed_steps: Vec<String>,
-    /// What to type.
+    /// The command to type.
     pub cure: String,
 }
 
-/// What an event is to the outside, if it is anything: `before` is how the run stood.
+/// Classifies an event; `None` if it needs no notification. `before` is the run's status before it.
 fn occasion(before: RunStatus, run: &Run, event: &Event) -> Option<Occasion> {
     if matches!(event, Event::Gated { .. }) {
         return Some(Occasion::Paused);
@@ -67,10 +67,10 @@ fn occasion(before: RunStatus, run: &Run, event: &Event) -> Option<Occasion> {
     (before == RunStatus::Running).then_some(occasion)
 }
 
-/// How many characters of what an agent said are told.
+/// Maximum number of characters of an agent's answer in a notification.
 const SAID: usize = 2000;
 
-/// What an agent said last that a gate is about.
+/// Returns the beginning of the agent's answer that a gate asks about.
 fn said(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
     let Event::Gated { step, .. } = event else { return None };
     let said = gates::said_before(plan, run, &Address::parse(plan, step)?)?.output.as_deref()?;
@@ -92,7 +92,7 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
             let failed = failed.map(ToString::to_string);
             let record = match event {
                 Event::Ended { record, .. } if record.error.is_some() => Some(&**record),
-                // The end of a run may come long after what it fails by.
+                // A run may end long after the failure that causes it.
                 _ => run
                     .failed_steps
                     .first()
@@ -104,7 +104,7 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
     };
     let cure = match (occasion, &step) {
         (Occasion::Paused, Some(step)) => {
-            // An answer is for what was told here, and for nothing that is asked later.
+            // The answer applies only to the content of this notification, not to a later question.
             let digest = match event {
                 Event::Gated { gate, .. } => format!(" --shown {}", gates::short(&gate.shown)),
                 _ => String::new(),
@@ -134,12 +134,12 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
     }
 }
 
-/// Sends notices, as the settings say.
+/// Sends notifications according to the settings.
 pub struct Notifier {
     settings: NotifySettings,
     workspace: PathBuf,
     traces: Traces,
-    /// Notices that are being sent.
+    /// Threads that are sending notifications.
     sending: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -148,7 +148,7 @@ impl Notifier {
         Notifier { settings, workspace, traces, sending: Mutex::default() }
     }
 
-    /// Looks whether an event is worth a notice, and begins to send it.
+    /// Starts to send a notification if the event needs one.
     pub fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
         if self.settings.is_silent() && !self.traces.are_wanted() {
             return;
@@ -174,7 +174,7 @@ impl Notifier {
         });
     }
 
-    /// Does something that nobody waits for, until the end.
+    /// Runs work on a thread that only [`Self::finish`] waits for.
     fn begin(&self, work: impl FnOnce() + Send + 'static) {
         let sending = std::thread::spawn(work);
         let mut all = self.sending.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -182,7 +182,7 @@ impl Notifier {
         all.push(sending);
     }
 
-    /// Waits for what is being sent; its time is limited.
+    /// Waits for all notifications in progress; each has a timeout.
     pub fn finish(&self) {
         let all = std::mem::take(&mut *self.sending.lock().unwrap_or_else(|p| p.into_inner()));
         for thread in all {
@@ -191,7 +191,7 @@ impl Notifier {
     }
 }
 
-/// Sends a notice to everybody who is to have it.
+/// Sends a notification to every configured recipient.
 fn send(
     settings: &NotifySettings,
     workspace: &std::path::Path,
@@ -213,7 +213,7 @@ fn send(
 fn environment(notice: &Notice) -> Vec<(String, OsString)> {
     let empty = String::new();
     let value = |key: &str, value: &str| {
-        // No variable can hold a zero byte.
+        // A variable cannot contain a zero byte.
         (format!("ORCHESTRATE_NOTICE_{key}"), OsString::from(value.replace('\0', "\u{fffd}")))
     };
     vec![
@@ -227,13 +227,13 @@ fn environment(notice: &Notice) -> Vec<(String, OsString)> {
     ]
 }
 
-/// The beginning of a text: a variable must fit where a whole environment does.
+/// Returns the beginning of a text, so that it fits into an environment.
 fn first_bytes(text: &str, limit: usize) -> String {
     let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_owned()
 }
 
-/// A report that also sends notices.
+/// A report that also sends notifications.
 pub struct Notifying<R> {
     report: R,
     notifier: Arc<Notifier>,

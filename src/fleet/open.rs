@@ -1,4 +1,4 @@
-//! Taking up a run that has been kept: its settings, its plan and its state, as it froze them.
+//! Opens an existing run: its settings, its plan and its state, as the run stored them.
 
 use std::io;
 use std::path::Path;
@@ -11,47 +11,47 @@ use crate::store::{self, LoadError, Store, StoreError, journal};
 use crate::workflow::{Compiled, Named, Place, Plan, Problem, compile};
 use crate::workspace::{PathError, Workspace};
 
-/// Why a run cannot be taken up.
+/// The reason why a run cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// A file of the run is missing or cannot be read: what is wrong.
+    /// A file of the run is missing or unreadable: the message.
     Unreadable(String),
     /// This user may not read a file of the run.
     Forbidden(String),
-    /// Its settings are not valid any more.
+    /// Its settings are no longer valid.
     Settings(ConfigError),
-    /// Its workflow is not valid any more: the file, its text, what is wrong.
+    /// Its workflow is no longer valid: the file, its text, the problems.
     Workflow {
         file: String,
         text: String,
         problems: Vec<Problem>,
     },
     State(LoadError),
-    /// Neither its state nor its journal can be read, nor is there a backup.
+    /// Neither its state nor its journal can be read, and there is no backup.
     Lost(LoadError),
-    /// Nothing is left that would tell which workflow it is of: what is wrong.
+    /// No remaining file identifies its workflow: the message.
     Nothing(String),
 }
 
-/// What helps a run that cannot be read.
+/// The remedy for a run that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cure {
-    /// It is rebuilt from what is left of it.
+    /// Rebuild it from its remaining files.
     #[default]
     Repair,
-    /// Its workflow is begun anew.
+    /// Start its workflow again.
     Restart,
-    /// It can only be removed.
+    /// Remove it; nothing else is possible.
     Remove,
 }
 
 impl OpenError {
-    /// Whether it is about the volume, and may be otherwise in a while.
+    /// Returns true if the error concerns the volume and may be temporary.
     pub fn may_pass(&self) -> bool {
         matches!(self, OpenError::State(LoadError::Disk(_)))
     }
 
-    /// Whether this user may not read it. Nothing is known of the run then.
+    /// Returns true if this user may not read the run. Then its state is unknown.
     pub fn is_forbidden(&self) -> bool {
         match self {
             OpenError::Forbidden(_) => true,
@@ -60,7 +60,7 @@ impl OpenError {
         }
     }
 
-    /// What helps, where this user may read it.
+    /// Returns the remedy, for a user who may read the run.
     pub fn cure(&self) -> Cure {
         use OpenError::{Forbidden, Lost, Nothing, Settings, State, Unreadable, Workflow};
         match self {
@@ -70,8 +70,8 @@ impl OpenError {
         }
     }
 
-    /// Whether what the run goes by is lost: nothing that is left of it tells its workflow, its
-    /// settings or how far it was, so it can neither be mended nor go on.
+    /// Returns true if essential data of the run is lost: no remaining file has its workflow, its
+    /// settings or its progress, so it can be neither repaired nor resumed.
     pub fn is_final(&self) -> bool {
         self.cure() != Cure::Repair
     }
@@ -96,7 +96,7 @@ impl std::fmt::Display for OpenError {
     }
 }
 
-/// Compiles, then asks the disk what only it can tell: do the workflow's paths stay inside?
+/// Compiles a workflow, then checks on disk that its paths stay inside the workspace.
 pub fn compile_in(
     workspace: &Workspace,
     config: &Config,
@@ -107,7 +107,7 @@ pub fn compile_in(
     if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
 }
 
-/// The paths of a workflow that lead out of the workspace.
+/// Returns the paths of a workflow that lead out of the workspace.
 pub fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
     let escape = |(path, place): &(String, Place)| match workspace.check(path) {
         Err(error @ PathError::Refused { .. }) => {
@@ -118,7 +118,7 @@ pub fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
     named.paths.iter().filter_map(escape).collect()
 }
 
-/// The settings that a run was begun with.
+/// Returns the settings that a run was started with.
 pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
     let path = root.join(store::SETTINGS);
     let layers: Vec<Layer> = match disk::machine().read(&path) {
@@ -130,7 +130,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
     Config::frozen(layers).map_err(OpenError::Settings)
 }
 
-/// The plan that a run was begun with.
+/// Returns the plan that a run was started with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let origin = origin(root);
     let path = root.join(origin.as_ref().map_or(store::DEFINITION, Origin::definition));
@@ -146,7 +146,7 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
         }
     };
     parts::learn(&mut plan, root);
-    // What `run-step` began is one step, not the whole workflow.
+    // `run-step` starts a single step, not the whole workflow.
     match origin.and_then(|origin| origin.only_step) {
         None => Ok(plan),
         Some(step) => plan.only(&step).ok_or_else(|| {
@@ -155,7 +155,7 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
     }
 }
 
-/// A run as it stands, ready to be driven.
+/// Opens a run so that it can be driven.
 pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
@@ -164,7 +164,7 @@ pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, 
     Ok((config, plan, store, run))
 }
 
-/// A run as it stands, for whoever only looks: somebody may be driving it.
+/// Reads a run without driving it; another process may be driving it.
 pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
@@ -173,7 +173,7 @@ pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError
     Ok((plan, run))
 }
 
-/// Why the state of a run cannot be taken up: is enough left of it to rebuild it?
+/// Classifies a load error: is enough left of the run to rebuild it?
 fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
     let damaged = matches!(error, LoadError::Damaged { .. });
     match damaged && Store::is_beyond_repair(disk::machine(), root, plan) {
@@ -182,19 +182,19 @@ fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
     }
 }
 
-/// Whether nothing in a run's directory tells which workflow it is of.
+/// Returns true if no file in a run's directory identifies its workflow.
 pub fn has_nothing(root: &Path) -> bool {
     !disk::exists(&root.join(store::DEFINITION)).unwrap_or(true) && origin(root).is_none()
 }
 
-/// The same where `state.json` cannot be read: what the journal tells.
+/// Reads a run from its journal, for a run whose `state.json` cannot be read.
 pub fn look_by_journal(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
     let plan = frozen_plan(workspace, &frozen_config(root)?, root)?;
     let run = Store::look_by_journal(disk::machine(), root, &plan).map_err(OpenError::State)?;
     Ok((plan, run))
 }
 
-/// What a run was begun with, from whichever file still says it.
+/// Returns the parameters that a run was started with, from the first file that still has them.
 pub fn origin(root: &Path) -> Option<Origin> {
     let disk = disk::machine();
     let names = disk.list(root).unwrap_or_default().into_iter();

@@ -1,5 +1,5 @@
-//! The files that a workflow is made of beside its own text, command files and scripts: where they
-//! are looked for, the copies of them that a run keeps, and where each came from.
+//! Additional files of a workflow, command files and scripts: their search path, the copies that a
+//! run keeps, and the source of each copy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,20 +12,20 @@ use crate::disk;
 use crate::workflow::plan::{Part, PartKind, Runtime};
 use crate::workflow::{Plan, Problem, front, without_bom, yaml};
 
-/// Where a run keeps them, in its directory.
+/// Subdirectory of a run's directory with the copies.
 pub const PARTS: &str = "parts";
-/// Says where they came from, among them.
+/// File among the copies that lists their sources.
 const SOURCES: &str = "sources.json";
 
-/// Where a part lay when the run began, and what was in it.
+/// Location and digest of a part when the run started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartSource {
-    /// From the workspace; `~/…` at home; else from the root of the file system.
+    /// Relative to the workspace; `~/…` in the home directory; else absolute.
     pub from: String,
     pub sha256: String,
 }
 
-/// What has become of a part since its run began.
+/// Change of a part since its run started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     Same,
@@ -34,7 +34,7 @@ pub enum Since {
 }
 
 impl Since {
-    /// The same in words that follow the name of the file.
+    /// Describes it in words that follow the name of the file.
     pub fn words(self) -> &'static str {
         match self {
             Since::Same => "is as it was when the run began",
@@ -45,10 +45,10 @@ impl Since {
 }
 
 impl PartSource {
-    /// A part as it lies there now.
+    /// Describes a part in its current state.
     pub fn of(from: &Path, text: &[u8], workspace: &Path, home: Option<&Path>) -> PartSource {
-        // The directory is told without links, for the workspace's is; the file by its own name,
-        // for what lies beside that is what it may want.
+        // Resolve links in the directory, because the workspace's path has none. Keep the file's
+        // own name, because the part may refer to files next to that.
         let real = |path: &Path| Path::new(".").join(path).canonicalize().ok();
         let dir = from.parent().and_then(real).unwrap_or_default();
         let whole = dir.join(from.file_name().unwrap_or_default());
@@ -59,7 +59,7 @@ impl PartSource {
         PartSource { from, sha256: sha256(text) }
     }
 
-    /// Where it lies here.
+    /// Returns the path of the part on this machine.
     pub fn path(&self, workspace: &Path, home: Option<&Path>) -> PathBuf {
         match (self.from.strip_prefix("~/"), home) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -67,9 +67,9 @@ impl PartSource {
         }
     }
 
-    /// Whether what lies there is still what it was.
+    /// Compares the file at `path` with the recorded digest.
     pub fn since(&self, path: &Path) -> Since {
-        // Whoever left a pipe there does not make us wait.
+        // A pipe at this path must not block.
         match path.is_file().then(|| disk::machine().read(path)) {
             Some(Ok(bytes)) if sha256(&bytes) == self.sha256 => Since::Same,
             Some(Ok(_)) => Since::Changed,
@@ -78,16 +78,16 @@ impl PartSource {
     }
 }
 
-/// The document that says where the parts of a run came from.
+/// The document that lists the sources of a run's parts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Sources {
     schema: String,
-    /// By the name of the copy in the directory of parts.
+    /// Keyed by the name of the copy in the directory of parts.
     parts: BTreeMap<String, PartSource>,
 }
 
-/// Keeps copies of the files that a workflow is made of, and where they came from. The error names
-/// the file that cannot be written.
+/// Copies the additional files of a workflow into the run and records their sources. The error
+/// names the file that cannot be written.
 pub fn keep(
     root: &Path,
     parts: &[(PathBuf, &[u8], PartSource)],
@@ -112,28 +112,28 @@ pub fn keep(
     write(&dir.join(SOURCES), &text)
 }
 
-/// Where the parts of a run came from, by the names of their copies. One that was begun before
-/// this was noted does not know.
+/// Returns the sources of a run's parts, by the names of their copies. Empty for a run of a version
+/// that did not record them.
 pub fn sources(root: &Path) -> BTreeMap<String, PartSource> {
     let text = disk::machine().read(&root.join(PARTS).join(SOURCES)).unwrap_or_default();
     serde_json::from_slice::<Sources>(&text).map(|sources| sources.parts).unwrap_or_default()
 }
 
-/// Where such files are looked for.
+/// Search path of additional files.
 pub struct Library {
     pub workspace: PathBuf,
-    /// Where the workflow's own file is.
+    /// Directory of the workflow's own file.
     pub beside: Option<PathBuf>,
     pub home: Option<PathBuf>,
 }
 
 impl Library {
-    /// The directories that are looked through, in order.
+    /// Returns the directories to search, in order.
     pub fn places(&self, kind: PartKind) -> Vec<PathBuf> {
         self.rooted(kind).into_iter().map(|(_, place)| place).collect()
     }
 
-    /// Each of them, after the directory that whatever is found in it must lie in.
+    /// Returns each directory to search, with the directory that its files must not lead out of.
     fn rooted(&self, kind: PartKind) -> Vec<(&Path, PathBuf)> {
         let workspace = self.workspace.as_path();
         let home = self.home.as_deref();
@@ -147,7 +147,7 @@ impl Library {
                 places.extend(at_home(".archon/commands"));
             }
             PartKind::Script => {
-                // A workflow of the workspace may have links to what is elsewhere in it.
+                // A workflow of the workspace may link to other places in the workspace.
                 let beside = self.beside.as_deref().map(|beside| {
                     let root = if is_inside(beside, workspace) { workspace } else { beside };
                     (root, beside.join("scripts"))
@@ -161,8 +161,7 @@ impl Library {
         places
     }
 
-    /// Finds the file of a part. The error says what is wrong, with all places that were looked
-    /// at.
+    /// Finds the file of a part. The error states the problem and lists all searched directories.
     pub fn find(&self, part: &Part) -> Result<PathBuf, Problem> {
         let wrong = |message: String| Problem { place: part.place, ..Problem::error(message) };
 
@@ -194,13 +193,13 @@ impl Library {
         Err(wrong(format!("there is {wanted} in {}", list.join(", "))))
     }
 
-    /// Returns whether no file at all is there for a part.
+    /// Returns true if there is no file for a part.
     pub fn lacks(&self, part: &Part) -> bool {
         self.places(part.kind).iter().all(|place| candidates(place, part).is_empty())
     }
 
-    /// Copies a part into a run that began before the file was there. Does nothing if the run has
-    /// a copy.
+    /// Copies a part into a run that started before the file existed. Does nothing if the run has a
+    /// copy.
     pub fn keep_late(&self, root: &Path, part: &Part, limit: u64) -> Result<(), String> {
         let endings = endings(part.kind).iter().map(|ending| format!("x.{ending}"));
         if endings.map(|name| kept(root, part, Path::new(&name))).any(|copy| copy.is_file()) {
@@ -221,13 +220,13 @@ impl Library {
             .map_err(|(path, error)| format!("cannot write `{}`: {error}", path.display()))
     }
 
-    /// Every part of a kind that can be found, by name, each with its file.
+    /// Returns every part of a kind, with its name and its file.
     pub fn all(&self, kind: PartKind) -> Vec<(String, PathBuf)> {
         let mut found: Vec<(String, PathBuf)> = Vec::new();
         for (root, place) in self.rooted(kind) {
             for (name, path) in every(&place, kind) {
                 let part = Part { kind, name: name.clone(), place: None };
-                // What another one hides is not there; one of two is, whichever is meant.
+                // Skip a part that another one shadows. If two candidates conflict, list both.
                 let is =
                     self.find(&part).map_or(true, |first| first == path) && is_inside(&path, root);
                 if is && !found.iter().any(|(_, other)| *other == path) {
@@ -240,14 +239,14 @@ impl Library {
     }
 }
 
-/// Whether something lies in a directory once symbolic links are followed.
+/// Returns true if a path lies in a directory after symbolic links are resolved.
 fn is_inside(path: &Path, root: &Path) -> bool {
-    // The directory of a workflow that lies right here has no name.
+    // For a workflow in the current directory, the path of its directory is empty.
     let real = |path: &Path| Path::new(".").join(path).canonicalize();
     matches!((real(path), real(root)), (Ok(path), Ok(root)) if path.starts_with(&root))
 }
 
-/// The files of a kind in a directory and in those in it, with their names.
+/// Returns the files of a kind in a directory and its direct subdirectories, with their names.
 fn every(place: &Path, kind: PartKind) -> Vec<(String, PathBuf)> {
     let list = |dir: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -268,15 +267,15 @@ fn every(place: &Path, kind: PartKind) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// What a command file tells people of itself.
+/// A command file's description of itself, for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     pub description: Option<String>,
     pub argument_hint: Option<String>,
 }
 
-/// What the front matter of a command file says. It is for people alone, so what cannot be read as
-/// YAML text, such as `argument-hint: [issue]`, is taken as it is written.
+/// Reads the front matter of a command file. It is informative only, so a field that is not YAML
+/// text, such as `argument-hint: [issue]`, is taken as written.
 pub fn about(text: &str) -> About {
     let Some(head) = front::split(text).ok().and_then(|parts| parts.head) else {
         return About::default();
@@ -291,7 +290,7 @@ pub fn about(text: &str) -> About {
     About { description: field("description"), argument_hint: field("argument-hint") }
 }
 
-/// The files of a part in a directory, and in the directories in it.
+/// Returns the files of a part in a directory or, if there are none, in its direct subdirectories.
 fn candidates(place: &Path, part: &Part) -> Vec<PathBuf> {
     let here = files(place, part);
     if !here.is_empty() {
@@ -314,7 +313,7 @@ fn endings(kind: PartKind) -> &'static [&'static str] {
     }
 }
 
-/// Where a run keeps its copy of a file.
+/// Returns the path of a run's copy of a file.
 pub fn kept(root: &Path, part: &Part, from: &Path) -> PathBuf {
     let ending = from.extension().unwrap_or_default().to_string_lossy().into_owned();
     root.join(PARTS).join(folder(part.kind)).join(format!("{}.{ending}", part.name))
@@ -327,7 +326,7 @@ fn folder(kind: PartKind) -> &'static str {
     }
 }
 
-/// The prompt in a run's copy of a command file, without what its front matter tells people.
+/// Returns the prompt in a run's copy of a command file, without its front matter.
 pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
     let part = Part { kind: PartKind::Command, name: name.to_owned(), place: None };
     let path = kept(root, &part, Path::new("x.md"));
@@ -340,7 +339,7 @@ pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
     }
 }
 
-/// What is wrong with the text of a part, whatever a workflow does with it.
+/// Returns the problem with the text of a part, independent of its use in a workflow.
 pub fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
     let text = String::from_utf8_lossy(text);
     let says = match part.kind {
@@ -359,12 +358,12 @@ pub fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
     Some(Problem { place: part.place, ..problem })
 }
 
-/// Lets a plan know what the command files refer to that its run has copies of.
+/// Adds the references of the run's command files to a plan.
 pub fn learn(plan: &mut Plan, root: &Path) {
     plan.learn_commands(|name| frozen_command(root, name).ok());
 }
 
-/// The text after a front matter, where there is one.
+/// Returns the text after the front matter, or the whole text if there is none.
 pub fn without_front_matter(text: &str) -> &str {
     let text = without_bom(text);
     let mut lines = text.split_inclusive('\n');
@@ -380,8 +379,8 @@ pub fn without_front_matter(text: &str) -> &str {
     text
 }
 
-/// A run's copy of a script, relative to its directory, and where it came from. Its ending says
-/// what runs it.
+/// Returns the path of a run's copy of a script, relative to the run's directory, and its source.
+/// The extension determines the runtime.
 pub fn frozen_script(root: &Path, name: &str) -> Result<(String, Option<PartSource>), String> {
     let part = Part { kind: PartKind::Script, name: name.to_owned(), place: None };
     for ending in ["ts", "js", "py"] {
@@ -396,7 +395,7 @@ pub fn frozen_script(root: &Path, name: &str) -> Result<(String, Option<PartSour
     Err(format!("the run has no copy of the script `{name}`"))
 }
 
-/// What runs a script file.
+/// Returns the runtime of a script file.
 pub fn runtime_of(path: &str) -> Option<Runtime> {
     match Path::new(path).extension()?.to_str()? {
         "ts" | "js" => Some(Runtime::Bun),

@@ -1,5 +1,5 @@
-//! Pointing a provider at a server on this machine, and at nothing else: what its user has set, and
-//! whom its user is logged in to, must not lead a test elsewhere, and no key may go along.
+//! Points a provider at a server on this machine and at nothing else: neither the user's settings
+//! nor the user's login may direct a test elsewhere, and no key may be sent.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::site::Environment;
 use crate::provider::Kind;
 
-/// The model that opencode asks in a test, by the name that its settings there give it.
+/// The model that opencode uses in a test, as the test's settings name it.
 pub const MODEL: &str = "test/test";
-/// Where nobody listens: what a test would ask of another machine ends here.
+/// An address without a listener: requests to other machines fail here.
 const NOWHERE: &str = "http://127.0.0.1:9";
-/// Stands for a key.
+/// Placeholder for a key.
 const KEY: &str = "orchestrate-test";
-/// What the variables begin with by which users choose a service, an account or a folder.
+/// Prefixes of variables with which users choose a service, an account or a directory.
 const CHOICES: [&str; 9] = [
     "ANTHROPIC_",
     "CLAUDE_",
@@ -33,15 +33,15 @@ const PROXIES: [&str; 6] =
 /// A variable and its value, or a file and its text.
 type Named = (&'static str, String);
 
-/// What points a provider at a server.
+/// The environment that points a provider at a server.
 #[derive(Default)]
 pub struct Pointed {
     pub env: Vec<(String, String)>,
 }
 
 impl Pointed {
-    /// Points a provider at a server, with settings of its own in a folder of its own. The error
-    /// is one sentence.
+    /// Points a provider at a server, with separate settings in a separate directory. The error is
+    /// one sentence.
     pub fn at(server: &str, kind: Kind, dir: &Path) -> Result<Pointed, String> {
         if server.is_empty() {
             return Ok(Pointed::default());
@@ -96,7 +96,7 @@ impl Pointed {
         Ok(Pointed { env: all.map(|(name, value)| (name.to_owned(), value)).collect() })
     }
 
-    /// The variables that a provider that is pointed somewhere does not inherit.
+    /// Returns the variables that a provider in a test does not inherit. Empty if no server is set.
     pub fn hidden(&self, environment: &Environment) -> Vec<String> {
         let chosen = |name: &&String| {
             name.starts_with("OPENCODE_") || CHOICES.iter().any(|start| name.starts_with(start))
@@ -108,12 +108,12 @@ impl Pointed {
     }
 }
 
-/// The address of the API as services of this kind have it.
+/// Returns the address of the API, with the version that services of this kind expect.
 fn versioned(server: &str) -> String {
     if server.ends_with("/v1") { server.to_owned() } else { format!("{server}/v1") }
 }
 
-/// It reads no variable for its server: a service of its own settings is the only way.
+/// Codex reads no variable for its server: a service in its settings file is the only way.
 fn codex(server: &str) -> String {
     let server = Value::from(server);
     format!(

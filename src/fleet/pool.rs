@@ -1,5 +1,5 @@
-//! Threads for what a coordinator executes itself: made when needed, kept, and never more than a
-//! few at once; what is too much waits its turn.
+//! Threads for the work that a coordinator executes itself: created on demand, reused, and limited
+//! in number; further jobs wait in a queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,13 +13,13 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Pool {
     jobs: Sender<Job>,
     waiting: Arc<Mutex<Receiver<Job>>>,
-    /// Jobs that were given and have not ended.
+    /// Jobs that were submitted and have not ended.
     open: Arc<AtomicUsize>,
     threads: usize,
     most: usize,
 }
 
-/// Enough for a child and its capture; a coordinator may have many.
+/// Enough for a child process and its capture; a coordinator may have many threads.
 const STACK: usize = 512 * 1024;
 
 impl Pool {

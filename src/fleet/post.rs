@@ -1,8 +1,8 @@
-//! What goes out and what comes back: an attempt as a task document, and the status that a worker
-//! leaves, from which the run goes on.
+//! Documents of the queue: an attempt as a task, and the status that a worker leaves, with which
+//! the run continues.
 //!
-//! **Invariant:** a status counts only if it carries the ticket of the task it is for. No document
-//! holds a secret's value.
+//! **Invariant:** a status counts only if it carries the ticket of its task. No document contains
+//! the value of a secret.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,43 +15,43 @@ use crate::queue::name::label;
 use crate::queue::{Claim, Task, TaskId, TaskName};
 use crate::time::Time;
 
-/// The priority of a task that names none.
+/// Default priority of a task.
 pub const PRIORITY: u8 = 5;
-/// The agent whose inbox takes submitted runs.
+/// The agent whose inbox receives submitted runs.
 pub const COORDINATOR: &str = "coordinator";
 
-/// An attempt at a step, put out.
+/// An attempt at a step, as a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StepTask {
     pub run_id: RunId,
-    /// RUN_ROOT, relative to the workspace where it lies inside.
+    /// RUN_ROOT; relative if it lies inside the workspace.
     pub run_root: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub debug: bool,
-    /// Every secret that the workflow names: none may show up in what is kept of the output.
+    /// Every secret that the workflow names; their values are masked in all stored output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub masked: Vec<String>,
     pub ticket: String,
     pub work: Work,
 }
 
-/// A run, put out for a coordinator to drive.
+/// A run, as a task for a coordinator that drives it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunTask {
     pub run_id: RunId,
     pub run_root: String,
 }
 
-/// What a task document asks for.
+/// The request in a task document.
 #[derive(Debug)]
 pub enum Asked {
     Step(Box<StepTask>),
     Run(RunTask),
-    /// Text that a person dropped.
+    /// Text that a user dropped.
     Free,
 }
 
-/// What the head of every task document holds.
+/// Builds the common members of every task document.
 fn head(kind: &str, id: &TaskId, agent: &str, at: Time) -> Map<String, Value> {
     let Value::Object(head) = json!({
         "schema": "task/v1",
@@ -72,7 +72,7 @@ fn with(mut head: Map<String, Value>, body: impl Serialize) -> Map<String, Value
     head
 }
 
-/// The task of an attempt.
+/// Builds the task of an attempt. `None` if the reference has an invalid ID.
 pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Time) -> Option<Task> {
     let id = TaskId::parse(&reference.id)?;
     let path = step.work.step.to_string();
@@ -84,7 +84,7 @@ pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Tim
     Some(Task { name, agent, batch, crash_limit, document: with(document, step) })
 }
 
-/// The task that a run itself is.
+/// Builds the task of a run.
 pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> Task {
     let document = with(head("run", id, COORDINATOR, at), run);
     let stem = std::path::Path::new(workflow).file_stem().unwrap_or_default();
@@ -92,7 +92,7 @@ pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> Task {
         name: name(id, &stem.to_string_lossy()),
         agent: COORDINATOR.into(),
         batch: run.run_id.to_string(),
-        // That its coordinators die is seldom a run's fault, and a long one sees many.
+        // A run is rarely the cause of its coordinators' deaths, and a long run sees many.
         crash_limit: 1000,
         document,
     }
@@ -102,7 +102,7 @@ fn name(id: &TaskId, text: &str) -> TaskName {
     TaskName { priority: PRIORITY, id: id.clone(), label: label(text), attempt: 1, crashes: 0 }
 }
 
-/// Reads what a claimed task asks for. The error is one sentence.
+/// Parses the request in a claimed task. The error is one sentence.
 pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
     let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
     if text("schema") != "task/v1" {
@@ -118,7 +118,8 @@ pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
     }
 }
 
-/// The status of a task, in the shape that agents leave for people, with what the fleet needs.
+/// Builds the status of a task, in the format that agents leave for users, with the members that
+/// the fleet needs.
 pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<String, Value> {
     let document = &claim.task.document;
     let member = |key: &str| document.get(key).cloned().unwrap_or(Value::Null);
@@ -128,7 +129,7 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
         (None, StepStatus::Completed) => "completed".to_owned(),
         (None, _) => "failed".to_owned(),
     };
-    // What was not executed has written nothing.
+    // A task that was not executed has written no output.
     let output_file = document.get("work").and_then(|work| work.get("output_file"));
     let output_file = output_file.filter(|_| record.metrics.is_some());
     let Value::Object(mut status) = json!({
@@ -171,7 +172,8 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
     status
 }
 
-/// The result that a status tells of, if it is of this task. The error is why it is not believed.
+/// Returns the result in a status, if it belongs to this task. The error states why it does not
+/// count.
 pub fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, String> {
     let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
     if text("task_id") != task.id || text("ticket") != task.ticket {
@@ -180,7 +182,7 @@ pub fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, Str
     if let Some(record) = status.get("record") {
         return json::from_value(record).map_err(|error| format!("its record: {error}"));
     }
-    // Whoever ended the task never executed it to its end.
+    // The task ended without a complete execution.
     let error = status.get("error").cloned().unwrap_or_default();
     let message = error["message"].as_str().unwrap_or(text("message")).to_owned();
     let code = status.get("exit_code").and_then(Value::as_i64).filter(|code| *code != 0);

@@ -1,6 +1,6 @@
-//! Looking at providers: is the program there, which version is it, and does it answer?
+//! Checks providers: is the program installed, which version is it, and does it answer?
 //!
-//! A question is asked only of a server on this machine: elsewhere an answer costs money.
+//! A question goes only to a server on this machine: elsewhere, an answer costs money.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,19 +23,19 @@ use crate::template::{Hole, Missing, Scope};
 use crate::workflow::plan::{InputMode, Provider};
 use crate::workspace::Workspace;
 
-/// How long a program may take to tell its version.
+/// Timeout of `--version`.
 const VERSION: Duration = Duration::from_secs(30);
-/// How long it may take to answer.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(120);
-/// Points any provider at a server, whatever its own variable is called.
+/// Points any provider at a server, regardless of the name of its own variable.
 pub const BASE_URL: &str = "ORCHESTRATE_PROVIDER_BASE_URL";
 
-/// Where a provider's program lies.
+/// Location of a provider's program.
 pub enum Program {
-    /// It is this one.
+    /// It is this program.
     BuiltIn,
     Found(PathBuf),
-    /// Why it cannot be run.
+    /// The reason why it cannot be run.
     Missing(String),
     /// It depends on the step that asks.
     Unknown,
@@ -54,12 +54,12 @@ pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Progr
     }
 }
 
-/// What a program says its version is. The error is why it did not.
+/// Returns the version that a program prints. The error states why there is none.
 pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
     version_within(file, cwd, stop, VERSION)
 }
 
-/// The same, for one who does not wait as long.
+/// Like [`version`], with the caller's timeout.
 pub fn version_within(
     file: &Path,
     cwd: &Path,
@@ -93,18 +93,18 @@ pub fn version_within(
     }
 }
 
-/// How a version stands to the one whose output is known.
+/// Relation of a version to the one whose output was tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It is that one.
+    /// The tested version itself.
     Tried {
         tried: &'static str,
     },
-    /// It is older, as far as its numbers tell.
+    /// An older version, according to its numbers.
     Older {
         tried: &'static str,
     },
-    /// It is newer, as far as its numbers tell.
+    /// A newer version, according to its numbers.
     Newer {
         tried: &'static str,
     },
@@ -114,7 +114,7 @@ pub enum Known {
 }
 
 impl Known {
-    /// Nothing, where no version of such a program was ever tried.
+    /// Compares a version with the tested one. `None` if no version of this program was tested.
     pub fn of(kind: Kind, version: &str) -> Option<Known> {
         let tried = kind.tried()?;
         let words = version.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
@@ -128,7 +128,7 @@ impl Known {
         })
     }
 
-    /// What is said of it after the version.
+    /// Describes it in words that follow the version.
     pub fn words(self) -> String {
         match self {
             Known::Tried { .. } => "which was tried".to_owned(),
@@ -140,7 +140,7 @@ impl Known {
     }
 }
 
-/// The first numbers in what a program says its version is: two of them at least, three at most.
+/// Returns the first version numbers in a program's output: two or three of them.
 pub fn numbers(version: &str) -> Option<Vec<u64>> {
     version.split([' ', '/', '(', ')']).find_map(|word| {
         let parts = word.trim_start_matches('v').split(['.', '-', '+']).take(3);
@@ -149,19 +149,19 @@ pub fn numbers(version: &str) -> Option<Vec<u64>> {
     })
 }
 
-/// The variables that name the server on this machine that a provider is tried with.
+/// Returns the variables that may name the local server for a test of a provider.
 pub fn base_url_variables(kind: Kind) -> Vec<&'static str> {
     match kind {
         Kind::Claude => vec![BASE_URL, "ANTHROPIC_BASE_URL"],
         Kind::Codex => vec![BASE_URL, "OPENAI_BASE_URL"],
         Kind::Gemini => vec![BASE_URL, "GOOGLE_GEMINI_BASE_URL"],
         Kind::OpenCode => vec![BASE_URL],
-        // Nobody knows how it is pointed at a server.
+        // There is no known way to point it at a server.
         Kind::Plain => Vec::new(),
     }
 }
 
-/// The server on this machine that a provider can be tried with, if one is named.
+/// Returns the local server that a provider can be tested with, if the environment names one.
 pub fn own_server(kind: Kind, environment: &Environment) -> Option<String> {
     let names = base_url_variables(kind);
     let url = names.into_iter().find_map(|name| environment.get(name))?;
@@ -183,7 +183,7 @@ fn is_loopback(url: &str) -> bool {
     address || host == "localhost"
 }
 
-/// Asks a provider one small question in a directory of its own, which must exist.
+/// Asks a provider one small question in a separate directory, which must exist.
 pub fn try_out(
     name: &str,
     config: &Config,
@@ -243,9 +243,9 @@ pub fn try_out(
     Ok(perform::run(&site, &work, &mark, stop).map(|performed| performed.record))
 }
 
-/// The answer of a provider that was tested; the error is what is wrong with it. One whose output
-/// is a stream must name its session and count its tokens too: without them, no conversation goes
-/// on, and nobody knows the cost.
+/// Returns the answer of a tested provider; the error states the problem. A provider with streamed
+/// output must also report its session and its token counts: without them, conversations cannot be
+/// resumed and costs are unknown.
 pub fn judge(kind: Kind, record: &Record) -> Result<String, String> {
     if record.status != StepStatus::Completed {
         return Err(record.error.as_ref().map(|error| error.message.clone()).unwrap_or_default());
@@ -264,7 +264,7 @@ pub fn judge(kind: Kind, record: &Record) -> Result<String, String> {
     Ok(answer.chars().take(200).collect())
 }
 
-/// A test has no variables.
+/// An empty scope: a test has no variables.
 struct Nothing;
 
 impl Scope for Nothing {
@@ -273,7 +273,7 @@ impl Scope for Nothing {
     }
 }
 
-/// Acts in a directory that exists for a test alone.
+/// Runs `act` in a temporary directory and removes the directory afterwards.
 pub fn in_scratch<T>(
     environment: &Environment,
     act: impl FnOnce(&Path) -> Result<T, String>,

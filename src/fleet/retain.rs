@@ -1,9 +1,9 @@
-//! What is over and old, and may be thrown away: ended tasks, their logs, the files they were
-//! dropped as, statuses that never counted, requests that are done with.
+//! Finds ended and old data that can be removed: ended tasks, their logs, the files they were
+//! dropped as, statuses that never counted, completed requests.
 //!
-//! **Invariant:** nothing is thrown away that somebody may still need: a task that waits, is held
-//! or is being taken in keeps all that is of it, and a run that is kept keeps its tasks. A task
-//! goes before its status, so that whatever a process leaves that is killed here is no damage.
+//! **Invariant:** nothing that may still be needed is removed: a task that waits, is claimed or is
+//! being accepted keeps all its data, and a run that is kept keeps its tasks. A task is removed
+//! before its status, so that a crash during the removal leaves no damage.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,18 +22,18 @@ use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId, UNREADABLE};
 use crate::time::Time;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// Where dropped files lie after their tasks were put out.
+/// Directory of dropped files whose tasks were enqueued.
 const DONE: &str = "done";
 const STATUS: &str = ".status.json";
 
-/// What lies in one directory and can go.
+/// Removable files of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heap {
     pub kind: Kind,
     pub dir: PathBuf,
-    /// Files that go together: what comes later goes only if the first was there.
+    /// Groups of files: the later files of a group are removed only if the first one existed.
     items: Vec<Vec<PathBuf>>,
-    /// The directory goes too, once it is empty.
+    /// True if the directory is removed too, once it is empty.
     whole: bool,
 }
 
@@ -46,9 +46,9 @@ pub enum Kind {
     Evidence,
     /// Requests to cancel.
     Requests,
-    /// What is known of conversations with providers.
+    /// State of conversations with providers.
     Conversations,
-    /// Notes on providers that were left alone.
+    /// Notes about parked providers.
     Parked,
 }
 
@@ -71,15 +71,16 @@ impl Heap {
         self.items.len()
     }
 
-    /// Throws it away.
+    /// Removes the files.
     pub fn remove(&self) -> io::Result<()> {
         let disk = disk::machine();
         for item in &self.items {
             for path in item {
                 match disk.remove(path) {
-                    // It was put back, or somebody else tidies up: the rest is not ours to take.
+                    // It was put back, or another process is cleaning up: leave the rest of the
+                    // group.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                    // Somebody dropped a directory, which could not be a task.
+                    // A user dropped a directory, which could not become a task.
                     Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
                         std::fs::remove_dir_all(path)?;
                     }
@@ -88,38 +89,38 @@ impl Heap {
             }
         }
         if self.whole {
-            // One that is not empty holds what others put there.
+            // A directory that is not empty holds files of other processes.
             let _ = std::fs::remove_dir(&self.dir);
         }
         Ok(())
     }
 }
 
-/// What there is of runs, for those who tidy up.
+/// The runs of a workspace, as a cleanup needs them.
 pub struct Runs {
-    /// Those that stay.
+    /// Runs that stay.
     pub kept: HashSet<RunId>,
-    /// Those of them that are not over.
+    /// Kept runs that have not ended.
     pub open: HashSet<RunId>,
-    /// Those that go, whose tasks go with them.
+    /// Runs that are removed together with their tasks.
     pub gone: HashSet<RunId>,
 }
 
-/// Somebody looking for what can go.
+/// A scan for removable data.
 struct Looker<'a> {
     queue: &'a FsQueue,
     runs: &'a Runs,
-    /// What was last written to before this is old.
+    /// Data last written before this time is old.
     before: Time,
-    /// Tasks that wait, are held or are being taken in; and claims that are held.
+    /// Tasks that wait, are claimed or are being accepted; and the stems of existing claims.
     live: HashSet<TaskId>,
     held: HashSet<String>,
     /// Ended tasks that stay.
     stay: HashSet<TaskId>,
 }
 
-/// Everything of a queue that can go, seen twice: the status of a task that was claimed and ended
-/// while somebody looked seems to belong to nobody.
+/// Returns everything in a queue that can be removed, confirmed by a second scan: if a task was
+/// claimed and ended during one scan, its status seems to belong to no task.
 pub fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
     let mut heaps = old_now(queue, runs, before)?;
     if heaps.is_empty() {
@@ -144,7 +145,7 @@ fn old_now(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> 
     Ok(heaps)
 }
 
-/// The tasks of the runs that go, and nothing else.
+/// Returns only the tasks of the runs that are being removed.
 pub fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
     let of_them = |batch: &str| RunId::parse(batch).is_some_and(|run| runs.gone.contains(&run));
     Looker::new(queue, runs, Time::default())?.ended(of_them)
@@ -153,7 +154,7 @@ pub fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
 impl<'a> Looker<'a> {
     fn new(queue: &'a FsQueue, runs: &'a Runs, before: Time) -> io::Result<Self> {
         let (mut live, mut held) = (HashSet::new(), HashSet::new());
-        // What is being taken in may have been a task already, which its maker did not hear of.
+        // A file that is being accepted may already be a task, unknown to the process that made it.
         for dir in dirs(&queue.layout.intake())?.iter().filter(|dir| name(dir) != DONE) {
             for agent in dirs(dir)? {
                 let names = files::list(&agent)?.into_iter();
@@ -178,7 +179,8 @@ impl<'a> Looker<'a> {
         RunId::parse(run).is_some_and(|run| self.runs.kept.contains(&run))
     }
 
-    /// Ended tasks. Those of a run go with it; of a run that is gone already, all or none.
+    /// Finds ended tasks. Tasks of a run are removed with it; tasks of a run that is gone already,
+    /// all or none.
     fn ended(&mut self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Heap>> {
         let mut heaps = Vec::new();
         for end in ENDS {
@@ -203,7 +205,7 @@ impl<'a> Looker<'a> {
         for (claim, by) in self.queue.ended(end, batch)? {
             let status = dir.join(claim.status());
             of_tasks.insert(claim.status());
-            // One without a status is damaged, which somebody may want to look into.
+            // A task without a status is damaged, and a user may want to investigate it.
             let old = if at_any_age { status.exists() } else { self.is_old(&status) };
             if old && !self.live.contains(&claim.task.id) {
                 items.push(vec![dir.join(claim.ended(&by)), status]);
@@ -216,21 +218,21 @@ impl<'a> Looker<'a> {
             let Some(stem) = file.strip_suffix(STATUS).filter(|_| !of_tasks.contains(&file)) else {
                 continue;
             };
-            // A claim that is held is ended by this status, if its holder is dead.
+            // If the holder of a claim is dead, this status ends the claim.
             let stray = ClaimName::parse(&format!("{stem}.task")).is_some();
             let path = dir.join(&file);
             if stray && !self.held.contains(stem) && (at_any_age || self.is_old(&path)) {
                 items.push(vec![path]);
             }
         }
-        // Of a run that is kept elsewhere, the results are backed by all tasks or by none.
+        // The results of a run that is kept elsewhere need all of its tasks or none.
         if items.is_empty() || (run.is_some() && !at_any_age && stays) {
             return Ok(None);
         }
         Ok(Some(Heap { kind: Kind::Tasks, dir, items, whole: true }))
     }
 
-    /// The files of a directory that can go, each by itself.
+    /// Collects the removable files of a directory, each as its own group.
     fn heap(
         &self,
         kind: Kind,
@@ -266,8 +268,8 @@ impl<'a> Looker<'a> {
         Ok(heaps)
     }
 
-    /// Files as they were dropped. Their times are their authors'; the id tells when each was
-    /// taken.
+    /// Finds dropped files. Their authors set their timestamps; the ID contains the time of
+    /// acceptance.
     fn dropped(&self) -> io::Result<Vec<Heap>> {
         let mut heaps = Vec::new();
         for dir in dirs(&self.queue.layout.intake().join(DONE))? {
@@ -290,7 +292,7 @@ impl<'a> Looker<'a> {
         self.heap(Kind::Evidence, self.queue.layout.evidence(), false, goes)
     }
 
-    /// Requests for what is over, or is nowhere and has not turned up since.
+    /// Finds requests whose target has ended or does not exist.
     fn requests(&self) -> io::Result<Option<Heap>> {
         let out = run_task::out(self.queue)?;
         let goes = |file: &str, path: &Path| {
@@ -305,14 +307,14 @@ impl<'a> Looker<'a> {
     }
 }
 
-/// The run that a status, or what is known of a conversation, is of.
+/// Returns the run that a status or a conversation's state belongs to.
 fn run_of(path: &Path) -> Option<String> {
     let document: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     Some(document.get("run_id")?.as_str()?.to_owned())
 }
 
-/// What is known of conversations that nobody has taken part in for long, and that belong to no run
-/// that is kept: whoever takes up one of those goes on with what was said.
+/// Finds the state of conversations that are unused for long and belong to no kept run: a resumed
+/// run continues its conversations.
 pub fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<Heap> {
     let dir = workspace.join(SESSIONS);
     let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
@@ -331,7 +333,7 @@ pub fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<
     (!items.is_empty()).then_some(Heap { kind: Kind::Conversations, dir, items, whole: false })
 }
 
-/// Notes on providers that were left alone and may be asked again.
+/// Finds notes about parked providers that are available again.
 pub fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
     let dir = workspace.join(parking::PARKED);
     let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
@@ -342,14 +344,14 @@ pub fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
     (!items.is_empty()).then_some(Heap { kind: Kind::Parked, dir, items, whole: false })
 }
 
-/// Whether somebody takes part in a conversation.
+/// Returns true if a process holds the lock of a conversation.
 fn is_held(kept: &Path) -> bool {
     let lock = std::fs::File::open(kept.with_extension("lock"));
     lock.is_ok_and(|lock| !try_lock(&lock).unwrap_or(false))
 }
 
-/// When a file was last written to, by the clock of its volume. Nothing is decided from this but
-/// whether it is worth keeping.
+/// Returns the modification time of a file, by the clock of its volume. It decides only if the file
+/// is worth keeping.
 fn written(path: &Path) -> Option<Time> {
     let at = path.symlink_metadata().ok()?.modified().ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -364,7 +366,7 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// The directories in a directory; one that is not there has none.
+/// Returns the subdirectories of a directory; none if it does not exist.
 fn dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let names = match disk::machine().list_dirs(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -1,5 +1,4 @@
-//! The task that a run of a fleet is: whoever holds it drives the run. Here it is found, wherever
-//! it lies.
+//! Finds the task of a fleet's run, in any of its places. The holder of that task drives the run.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,15 +10,15 @@ use crate::ids::RunId;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, Task, TaskId};
 use crate::time::{Clock, SystemClock};
 
-/// A batch to read by where none is known: those who wait and those who are held lie in none.
+/// Batch argument for reads without a known batch: waiting and claimed tasks belong to none.
 const NO_BATCH: &str = "none";
 
-/// Where the tasks of runs are that wait for a coordinator or are held by one, by the run's id.
+/// Returns the places of the waiting and claimed tasks of runs, by run ID.
 pub fn out(queue: &FsQueue) -> io::Result<HashMap<String, Place>> {
     out_known(queue, &mut HashMap::new())
 }
 
-/// The same for one who looks again and again: tasks that are known by their files are not read.
+/// Like [`out`], for repeated calls: does not read a task whose file name is in `known`.
 pub fn out_known(
     queue: &FsQueue,
     known: &mut HashMap<String, Option<RunId>>,
@@ -50,9 +49,9 @@ pub fn out_known(
     Ok(found)
 }
 
-/// Where the task of one run is.
+/// Finds the task of one run.
 pub fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
-    // It may move from one place to the other while we look.
+    // The task may move between two places during the scan.
     for _ in 0..2 {
         if let Some(place) = out(queue)?.remove(run.as_str()) {
             return Ok(Some(place));
@@ -67,7 +66,7 @@ pub fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
 fn ended(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
     for end in [End::Failed, End::Cancelled, End::Processed] {
         let mut names = queue.ended(end, run.as_str())?;
-        // It was made before the tasks of its steps, so it is nearly always the first.
+        // It is older than the tasks of its steps, so it is nearly always the first.
         names.sort_by(|(a, _), (b, _)| a.task.id.cmp(&b.task.id));
         for (name, by) in names {
             let place = Place::Ended { end, name, by };
@@ -79,7 +78,7 @@ fn ended(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
     Ok(None)
 }
 
-/// The run that a task is, if it is one.
+/// Returns the run that a task represents, or `None` for another task.
 fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunId>> {
     let Some(task) = queue.read(place, batch)? else { return Ok(None) };
     match post::read(&task.document) {
@@ -88,12 +87,12 @@ fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunI
     }
 }
 
-/// The tasks that steps of a run are out as.
+/// Returns the tasks of a run's running steps.
 pub fn steps_out(run: &Run) -> Vec<TaskRef> {
     steps_out_of(run, |_| true)
 }
 
-/// The tasks that these steps of the workflow are out as, and what is in them.
+/// Returns the tasks of the running steps among these top-level steps and inside them.
 pub fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
     fn walk(body: &Body, into: &mut Vec<TaskRef>) {
         body.slots.iter().for_each(|slot| look(slot, into));
@@ -116,19 +115,19 @@ pub fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
     found
 }
 
-/// A task that a step of a run is out as, and who holds it.
+/// The task of a run's step, and the worker that holds it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StillHeld {
     pub task: TaskRef,
     pub worker: String,
 }
 
-/// Takes out those tasks of a run's steps that wait. Gives those that somebody holds.
+/// Cancels the waiting tasks of a run's steps. Returns the tasks that a worker holds.
 pub fn take_out_steps(queue: &FsQueue, run: &Run, tasks: &[TaskRef]) -> io::Result<Vec<StillHeld>> {
     let mut held = Vec::new();
     for task in tasks {
         let Some(id) = TaskId::parse(&task.id) else { continue };
-        // It may be claimed while it is being taken out.
+        // A worker may claim the task while it is being cancelled.
         while let Some(place) = queue.find(&task.agent, run.id.as_str(), &id)? {
             match place {
                 Place::Waiting { agent, name } => {
@@ -147,8 +146,8 @@ pub fn take_out_steps(queue: &FsQueue, run: &Run, tasks: &[TaskRef]) -> io::Resu
     Ok(held)
 }
 
-/// The task of a run that has none any more. It is the next attempt after all that the run's
-/// journals know of, so that whoever takes it up goes on in a journal of its own.
+/// Creates a new task for a run that has none. Its attempt is higher than any in the run's
+/// journals, so that the coordinator that claims it writes its own journal.
 pub fn make(queue: &FsQueue, run: &Run, term: u32) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };

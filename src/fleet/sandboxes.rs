@@ -1,7 +1,7 @@
-//! Which sandboxes a child is put into, by the settings of whoever starts it.
+//! Selects the sandboxes of a child process, from the settings of the process that starts it.
 //!
-//! **Invariant:** what a worker's own settings take away, no task can give back: a workflow and a
-//! task file can only add sandboxes.
+//! **Invariant:** no task can regain a permission that a worker's own settings remove: workflows
+//! and task files can only add sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::workflow::sandbox::Sandbox;
 /// The sandboxes of agents.
 #[derive(Clone, Debug, Default)]
 pub struct Sandboxes {
-    /// The agent that everything is done for, where there is but one.
+    /// The agent of all work in this process, if there is only one.
     own: Option<String>,
-    /// Who does the work of agents that nobody is named for.
+    /// Agent of agent steps that name none.
     default_agent: String,
     agents: BTreeMap<String, Sandbox>,
-    /// What providers write to all the same.
+    /// Paths that each provider writes to despite its sandbox.
     writes: BTreeMap<String, Vec<String>>,
 }
 
 impl Sandboxes {
-    /// Those of the settings; `own` is the agent whose worker this is.
+    /// Reads the sandboxes from the settings; `own` is the agent of this worker.
     pub fn of(config: &Config, own: Option<&str>) -> Sandboxes {
         let agents = config.agents().iter();
         let limited = agents.filter_map(|(name, agent)| {
@@ -31,7 +31,7 @@ impl Sandboxes {
             Some((name.clone(), sandbox))
         });
         let agents: BTreeMap<String, Sandbox> = limited.collect();
-        // Providers are read only when somebody asks: most have no sandbox.
+        // Read the providers only if an agent has a sandbox: most have none.
         let writes = match agents.is_empty() {
             true => BTreeMap::new(),
             false => {
@@ -43,7 +43,8 @@ impl Sandboxes {
         Sandboxes { own, default_agent: config.default_agent.clone(), agents, writes }
     }
 
-    /// The sandboxes of one execution, each with places that may be written to if they are there.
+    /// Returns the sandboxes of one execution, each with the paths that stay writable if they
+    /// exist.
     pub fn for_work<'a>(&'a self, work: &'a Work) -> Vec<(&'a Sandbox, &'a [String])> {
         let default = work.asks.then_some(&self.default_agent);
         let agent = self.own.as_ref().or(work.agent.as_ref()).or(default);

@@ -1,8 +1,8 @@
-//! What an agent is told to do a free task, and the command that tells it.
+//! Builds the prompt of a free task, and the command that sends it to the agent.
 //!
-//! The task's text, put into a spell where one is named, is put into a system prompt: into its
-//! slot, or after it where an agent's own has none. Values are never read again, so a text cannot
-//! become a template.
+//! The task's text, rendered by a spell if one is named, goes into the slot of a system prompt, or
+//! after an agent's own system prompt that has no slot. Inserted values are never parsed again, so
+//! a text cannot become a template.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ use crate::workflow::plan::{InputMode, Isolation, Param};
 pub use crate::prompt::spell::Read;
 
 impl FreeTask {
-    /// What is to be executed to have the task done by `agent`. The error is one sentence.
+    /// Builds the work with which `agent` executes the task. The error is one sentence.
     pub fn work(
         &self,
         config: &Config,
@@ -88,13 +88,13 @@ impl FreeTask {
         Ok(work)
     }
 
-    /// Whether the answer must say how it went: as with every spell. To a text that somebody
-    /// dropped any answer will do.
+    /// Returns true if the answer must report its result, as with every spell. For a task of plain
+    /// text, any answer is valid.
     pub fn keeps_contract(&self, config: &Config, agent: &str) -> bool {
         self.spell.is_some() || config.agent(agent).spell.is_some()
     }
 
-    /// The whole prompt.
+    /// Builds the whole prompt.
     fn prompt(&self, told: &Told) -> Result<String, Refusal> {
         let settings = told.config.agent(told.agent);
         let data = self.variables(told, &settings);
@@ -110,12 +110,12 @@ impl FreeTask {
         if let Ok(system) = SystemPrompt::parse(&found, told.read) {
             return Ok(system.wrap(said, &data, told.read)?);
         }
-        // Without a slot it goes before the task.
+        // A system prompt without a slot goes before the task.
         let system = spell::render(&found, &data, told.read)?;
         Ok(format!("{}\n\n{said}\n", system.trim_end()))
     }
 
-    /// Why there is no prompt, with the place in the task's own file where that is the cause.
+    /// Formats a refusal, with the position in the task's own file if that is the cause.
     fn placed(&self, refusal: &Refusal) -> String {
         let file = self.source.as_deref().unwrap_or("the task");
         let Some(at) = &self.spell_at else { return refusal.to_string() };
@@ -137,7 +137,8 @@ impl FreeTask {
         }
     }
 
-    /// What is to be done where no spell says it: its text, or its work item where it has none.
+    /// Returns the instructions of a task without a spell: its text or, if that is empty, its work
+    /// item.
     fn plainly(&self, bead: &Value) -> Result<String, Lost> {
         if !self.text.trim().is_empty() {
             return Ok(self.text.clone());
@@ -150,8 +151,8 @@ impl FreeTask {
         spell::something(said, "its bead")
     }
 
-    /// What a spell makes of the task. A text that the spell puts nowhere follows it: nobody writes
-    /// one for it not to be read.
+    /// Renders the task with a spell. Appends the task's text if the spell does not use it: its
+    /// author expects the agent to read it.
     fn cast(&self, spell: &str, told: &Told, data: &Value) -> Result<String, Refusal> {
         let found = spell::lookup(spell, told.read)?;
         let said = spell::render(&found, data, told.read)?;
@@ -162,8 +163,8 @@ impl FreeTask {
         Ok(format!("{}\n\n{text}", said.trim_end()).trim_start().to_owned())
     }
 
-    /// Whether a spell writes the text of the task anywhere: whether a word is found there that is
-    /// put in its place.
+    /// Returns true if a spell uses the text of the task. Replaces the text by a probe word and
+    /// looks for that word in the result.
     fn is_put_into(&self, found: &Found, told: &Told, data: &Value) -> bool {
         let mut data = data.clone();
         replace_text(&mut data, &self.text, PROBE);
@@ -171,8 +172,8 @@ impl FreeTask {
         said.is_ok_and(|said| said.to_ascii_lowercase().contains(PROBE))
     }
 
-    /// The work item that it belongs to: as its file or its line of issues has it, where it is
-    /// named and there is one, and all else by the task itself. The error is one sentence.
+    /// Returns the work item of the task: the fields of its file or of its entry in the issue list,
+    /// if one is found, completed by the task itself. The error is one sentence.
     fn work_item(&self, read: Read, id: &TaskId) -> Result<Value, String> {
         let mut item = json!({
             "id": id.as_str(),
@@ -187,7 +188,7 @@ impl FreeTask {
             None => return Ok(item),
             Some(Value::String(name)) => match Bead::find(name, read) {
                 Ok(bead) => bead.to_json(),
-                // An id that nobody wrote down is a name for what is done here.
+                // An ID without a file or an entry is just a name for this work.
                 Err(BeadError::Unknown { .. })
                     if BeadId::fault(name).is_none() && !is_file(name) =>
                 {
@@ -205,7 +206,7 @@ impl FreeTask {
         Ok(item)
     }
 
-    /// What spells and system prompts may refer to.
+    /// Returns the variables that spells and system prompts may refer to.
     fn variables(&self, told: &Told, settings: &Agent) -> Value {
         let all = || told.config.agents().keys().cloned().collect();
         let next: Vec<String> = settings.next.clone().unwrap_or_else(all);
@@ -222,7 +223,7 @@ impl FreeTask {
             "step": { "name": told.id.as_str() },
             "may_be_plain": !self.keeps_contract(told.config, told.agent),
         });
-        // What it says beside its work item, where spells look for such.
+        // The text in addition to the work item, under the name that spells use for it.
         if !is_body {
             variables["instructions"] = self.text.as_str().into();
         }
@@ -230,7 +231,7 @@ impl FreeTask {
     }
 }
 
-/// Puts `word` wherever a value is `text`.
+/// Replaces every value that equals `text` by `word`.
 fn replace_text(value: &mut Value, text: &str, word: &str) {
     match value {
         Value::String(found) if found == text => word.clone_into(found),
@@ -239,12 +240,12 @@ fn replace_text(value: &mut Value, text: &str, word: &str) {
     }
 }
 
-/// What a spell is called in a sentence.
+/// Names a spell in a sentence.
 fn called(spell: &str) -> String {
     if spell.contains('\n') { "the spell".into() } else { format!("spell `{spell}`") }
 }
 
-/// Whom a task is told to, and what with.
+/// The agent that gets a task, and the context of its prompt.
 struct Told<'a> {
     config: &'a Config,
     agent: &'a str,
@@ -254,7 +255,7 @@ struct Told<'a> {
     bead: &'a Value,
 }
 
-/// What is wrong with a bead, in one line.
+/// Describes a problem with a bead in one line.
 fn told(error: &BeadError) -> String {
     match error {
         BeadError::Wrong { file, problems, .. } => {
@@ -268,7 +269,7 @@ fn told(error: &BeadError) -> String {
 }
 
 impl Told<'_> {
-    /// An agent's own system prompt: a file, or the text itself.
+    /// Reads an agent's own system prompt: a file, or the text itself.
     fn system_prompt(&self, own: String) -> Result<Found, Lost> {
         if own.contains('\n') {
             return Ok(Found { file: "system_prompt".into(), text: own });
@@ -285,7 +286,7 @@ impl Told<'_> {
     }
 }
 
-/// A free task belongs to no run.
+/// An empty scope: a free task belongs to no run.
 struct NoVariables;
 
 impl Scope for NoVariables {

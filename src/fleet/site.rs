@@ -1,4 +1,5 @@
-//! Where a run is executed: its workspace, its directory, the environment, and what is secret.
+//! The environment in which a run is executed: its workspace, its directory, its variables, and its
+//! secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,42 +18,42 @@ use crate::workflow::Plan;
 use crate::workspace::Workspace;
 use crate::worktree::REMOTE_TIMEOUT;
 
-/// The environment as it was when the program began; read once, in `main`.
+/// The environment variables at program start; read once, in `main`.
 pub type Environment = BTreeMap<String, OsString>;
 
-/// Everything an execution needs to know about its surroundings.
+/// Everything that an execution needs to know about its environment.
 pub struct Site {
     pub workspace: Workspace,
-    /// Where logs of executions go.
+    /// Directory of execution logs.
     pub logs: PathBuf,
-    /// What every child is told of its surroundings: the run's id and directory.
+    /// Variables that describe the run to every child process: its ID and directory.
     pub about: Vec<(String, OsString)>,
     pub environment: Environment,
     /// Variables that children do not inherit.
     pub hidden: Vec<String>,
     pub debug: bool,
-    /// Logs are written as output comes, so that others can follow it.
+    /// True if logs are written as output arrives, so that other processes can follow them.
     pub live: bool,
     pub grace: Duration,
     pub silences: Silences,
     pub input_bytes: u64,
-    /// Every secret that any step of the plan names, so that none shows up in another's output.
+    /// Every secret that any step of the plan names, so that none appears in another step's output.
     pub mask: Mask,
     /// This program, for steps that call `orchestrate`.
     pub program: PathBuf,
-    /// Which accounts of providers are left alone; nothing, where nobody else asks.
+    /// Parked accounts of providers; `None` if no other process asks providers.
     pub parking: Option<Arc<Parking>>,
     pub turns: Turns,
-    /// What its children may do.
+    /// Restrictions for its child processes.
     pub sandboxes: Sandboxes,
 }
 
-/// How long a provider may be silent that waits for its service inside of its process.
+/// Maximum silence of a provider that waits for its service inside its own process.
 #[derive(Clone, Copy, Debug)]
 pub struct Silences {
-    /// As long as nothing is known of why.
+    /// While the cause is unknown.
     pub waiting: Duration,
-    /// After it said that it met a limit.
+    /// After it reported that it reached a limit.
     pub at_limit: Duration,
 }
 
@@ -62,16 +63,16 @@ impl Default for Silences {
     }
 }
 
-/// How executions share worktrees.
+/// Settings for the shared use of worktrees.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {
-    /// How long others wait for a sign of life of whoever executes here.
+    /// Time that others wait for a heartbeat of this execution.
     pub lease: Duration,
-    /// How long somebody else in a worktree is waited for.
+    /// Maximum wait for a worktree that another step uses.
     pub wait: Duration,
-    /// Branches of beads are pushed after each step.
+    /// True if the branches of beads are pushed after each step.
     pub push: bool,
-    /// How long the remote may take to answer, each time.
+    /// Timeout of each request to the remote.
     pub remote: Duration,
 }
 
@@ -93,12 +94,12 @@ impl Turns {
 }
 
 impl Site {
-    /// The stem of a step's log files.
+    /// Returns the path of a step's log file.
     pub fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
         self.logs.join(format!("{step}.{ending}"))
     }
 
-    /// Adds lines to a step's debug log, where one is kept.
+    /// Appends lines to a step's debug log, if debug logs are enabled.
     pub fn keep_notes(&self, step: &StepPath, lines: &[String]) {
         if !self.debug || lines.is_empty() {
             return;
@@ -112,7 +113,7 @@ impl Site {
         }
     }
 
-    /// The run's directory.
+    /// Returns the run's directory.
     pub fn root(&self) -> PathBuf {
         self.logs.parent().unwrap_or(&self.logs).to_owned()
     }
@@ -121,31 +122,33 @@ impl Site {
         self.workspace.root()
     }
 
-    /// The run that is executed; a free task has none.
+    /// Returns the ID of the run; `None` for a free task.
     pub fn run_id(&self) -> Option<String> {
         let id = self.about.iter().find(|(name, _)| name == RUN_ID);
         id.map(|(_, id)| id.to_string_lossy().into_owned())
     }
 }
 
-/// The program `orchestrate`, which this process is: those beside it become it.
+/// Returns the path of the `orchestrate` program. This process runs it: the other programs
+/// (`worker`, `coordinator` and so on) replace themselves with it.
 pub fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"))
 }
 
 const RUN_ID: &str = "ORCHESTRATE_RUN_ID";
 
-/// What the children of a run are told of it.
+/// Returns the variables that describe a run to its child processes.
 pub fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
     vec![(RUN_ID.into(), id.as_str().into()), ("ORCHESTRATE_RUN_ROOT".into(), root.into())]
 }
 
-/// Hides the values of all secrets a plan names, from the environment and from `env` of its steps.
+/// Builds a mask for the values of all secrets that a plan names, from the environment and from the
+/// `env` of its steps.
 pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
     mask_too(plan, environment, &Environment::new())
 }
 
-/// The same, and the values of credentials.
+/// Like [`mask`], and also masks the values of credentials.
 pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
     let mut values = Vec::new();
     plan.root.walk(&mut |step| {
@@ -158,7 +161,7 @@ pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environmen
     Mask::new(values)
 }
 
-/// The names of all secrets that a plan's steps name.
+/// Returns the names of all secrets that a plan's steps name.
 pub fn secrets(plan: &Plan) -> Vec<String> {
     let mut found = BTreeSet::new();
     plan.root.walk(&mut |step| found.extend(step.secrets.iter().cloned()));

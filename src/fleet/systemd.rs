@@ -1,10 +1,10 @@
-//! Telling systemd how a service is doing: its notification protocol, one datagram for each word.
+//! Reports the state of a service to systemd: its notification protocol, one datagram per message.
 //!
-//! Where no service manager listens, everything here does nothing. The variables are handed in;
-//! [`VARIABLES`] are meant for this process alone and are kept from its children.
+//! Without a service manager, everything here does nothing. The caller passes the variables in;
+//! [`VARIABLES`] are meant for this process alone and are hidden from its children.
 //!
-//! **Invariant:** telling never fails and never waits long: a manager that does not listen is no
-//! reason to stop working.
+//! **Invariant:** a notification never fails and never blocks for long: the service continues even
+//! if the manager does not listen.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,13 +13,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// What a manager says to a service and to none of its children.
+/// Variables that a manager sets for the service and not for its children.
 pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// How long the manager's queue may be full before a word is given up.
+/// Maximum wait while the manager's queue is full; then the message is dropped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A line to the service manager, where there is one.
+/// A connection to the service manager, if there is one.
 #[derive(Debug)]
 pub struct Notifier {
     line: Option<(UnixDatagram, SocketAddr)>,
@@ -27,7 +27,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Reads what the manager left in the environment.
+    /// Reads the variables that the manager has set.
     pub fn from(env: impl Fn(&str) -> Option<String>) -> Notifier {
         let line = env("NOTIFY_SOCKET").filter(|name| !name.is_empty()).and_then(|name| {
             open(&name)
@@ -38,28 +38,28 @@ impl Notifier {
         Notifier { line, watchdog }
     }
 
-    /// Says that the service has started and serves.
+    /// Reports that the service has started.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}", status_line(status)));
     }
 
-    /// Says in a few words what the service does now; `systemctl status` shows it.
+    /// Reports the current activity in a few words; `systemctl status` shows it.
     pub fn status(&self, status: &str) {
         self.send(&status_line(status));
     }
 
-    /// Says that the service lives. To be called at least every [`Notifier::watchdog`].
+    /// Reports that the service is alive. Call it at least every [`Notifier::watchdog`].
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
-    /// Says that the service is on its way out.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// How often to call [`Notifier::alive`]: half of what the manager waits before it takes the
-    /// service to hang. Nothing, if nobody waits.
+    /// Interval of calls to [`Notifier::alive`]: half of the manager's watchdog timeout. `None`
+    /// without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
@@ -72,7 +72,7 @@ impl Notifier {
     }
 }
 
-/// A line break would begin another word of the protocol.
+/// Formats a status. A line break would start another field of the protocol.
 fn status_line(status: &str) -> String {
     format!("STATUS={}", status.replace(char::is_control, " "))
 }
@@ -88,7 +88,8 @@ fn open(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// The time between two signs of life. A watchdog that is meant for another process is not ours.
+/// Returns the time between two watchdog messages; `None` if the watchdog is meant for another
+/// process.
 fn interval(env: &impl Fn(&str) -> Option<String>, own_pid: u32) -> Option<Duration> {
     if env("WATCHDOG_PID").is_some_and(|pid| pid.parse() != Ok(own_pid)) {
         return None;

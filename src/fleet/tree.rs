@@ -1,5 +1,5 @@
-//! A bead's worktree around one execution: made or taken up and verified before it, held while it
-//! goes on, and kept in a commit after it; and what is in it merged.
+//! The worktree of a bead during one execution: created or reused and verified before it, locked
+//! during it, and committed after it; and the merge of its result.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use crate::worktree::{
     Worktree,
 };
 
-/// A worktree that is worked in.
+/// A worktree that an execution uses.
 pub struct Entered {
     trees: Trees,
     pub tree: Worktree,
     run: Option<String>,
     hold: Hold,
-    /// Others go on with it in clones of their own.
+    /// True if the branch is pushed, because others continue in their own clones.
     push: bool,
-    /// What should be known of how it was entered.
+    /// Warnings about the way it was entered.
     warnings: Vec<String>,
 }
 
-/// Lets an execution into the worktree that it is to work in, once nobody else is there. The error
-/// is its result: whatever is found there that does not fit is left as it is, and nothing is
-/// started. Nothing comes back when it was stopped.
+/// Enters the worktree of an execution, once no other execution uses it. The error is the record of
+/// the step: an unexpected state of the worktree is left unchanged, and nothing is started. Returns
+/// `None` if it was stopped.
 pub fn enter(
     site: &Site,
     work: &Work,
@@ -47,7 +47,7 @@ pub fn enter(
         let (step, attempt) = (work.step.to_string(), work.attempt);
         let (run_id, mark) = (run.as_deref(), Some(mark));
         let wants = Wants { run: run_id, step: &step, attempt, mark, lease: site.turns.lease };
-        // What is found while somebody works there says nothing.
+        // Check only under the hold: while another execution works there, the state means nothing.
         let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
         if let Some(base) = trees.refresh(&id)? {
             tracing::info!("worktree `{id}` was merged, and goes on from `{base}`");
@@ -66,7 +66,7 @@ pub fn enter(
     }
 }
 
-/// Waits for a worktree, and says for whom.
+/// Waits for a worktree, and logs its holder.
 fn wait_for(
     trees: &Trees,
     id: &BeadId,
@@ -86,17 +86,17 @@ fn wait_for(
 }
 
 impl Entered {
-    /// Where it is worked.
+    /// Returns the working directory.
     pub fn cwd(&self) -> &Path {
         &self.tree.workspace
     }
 
-    /// What all worktrees of the repository share.
+    /// Returns the Git directory that all worktrees of the repository share.
     pub fn common(&self) -> &Path {
         self.trees.common()
     }
 
-    /// Keeps what an agent did in a commit. All that it started has ended.
+    /// Commits an agent's changes. All its processes must have ended.
     fn keep(&self, work: &Work, times: Attempt) -> Result<Checkpoint, TreeError> {
         if !work.asks {
             return Ok(Checkpoint::default());
@@ -109,16 +109,16 @@ impl Entered {
         trees.checkpoint(&tree.id, &why)
     }
 
-    /// Keeps what an agent did that was stopped. Nobody waits for the remote then: it is not
-    /// pushed.
+    /// Commits the changes of an agent that was stopped. Does not push, so that stopping does not
+    /// wait for the remote.
     pub fn give_up(self, work: &Work, times: Attempt) {
         if let Err(error) = self.keep(work, times) {
             tracing::warn!("what is in the worktree could not be kept in a commit: {error}");
         }
     }
 
-    /// Keeps what an agent did in a commit, and tells what the worktree is then. Its task may have
-    /// been begun more than once.
+    /// Commits an agent's changes and records the state of the worktree. `times` counts the
+    /// executions of its task.
     pub fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
         let mut checkpoint = None;
         let kept = self.keep(work, times);
@@ -140,7 +140,8 @@ impl Entered {
             warn(site, record, warnings);
             return;
         }
-        // What cannot be handed on is kept here, and whoever needs it elsewhere is told.
+        // A failed push loses nothing: the commit stays here, and the warning reaches users
+        // elsewhere.
         if push && let Err(error) = hold.still_holds().and_then(|()| trees.push(&tree.id)) {
             warnings.push(format!("`{}` is not pushed: {error}", tree.branch));
         }
@@ -162,13 +163,13 @@ impl Entered {
     }
 }
 
-/// Adds warnings to a record, which whoever drives the run tells of, wherever this was.
+/// Adds warnings to a record; the process that drives the run reports them.
 fn warn(site: &Site, record: &mut Record, warnings: Vec<String>) {
     let all: Vec<String> = record.warning.take().into_iter().chain(warnings).collect();
     record.warning = (!all.is_empty()).then(|| site.mask.text(&all.join("; ")));
 }
 
-/// A path as the workspace has it.
+/// Returns a path relative to the workspace, if it lies inside.
 fn shown(workspace: &Path, path: &Path) -> String {
     path.strip_prefix(workspace).unwrap_or(path).display().to_string()
 }
@@ -178,7 +179,7 @@ fn run_of(site: &Site) -> Option<String> {
     about.map(|(_, id)| id.to_string_lossy().into_owned())
 }
 
-/// What is wrong with a worktree, and its cure, as the result of a step.
+/// Builds the record of a step from a worktree error and its remedy.
 fn refusal(site: &Site, error: &TreeError) -> Record {
     let cure = match error {
         TreeError::NoRepo { .. } => Some(
@@ -197,7 +198,7 @@ fn refusal(site: &Site, error: &TreeError) -> Record {
     Record::refused(i32::from(error.exit_code()), site.mask.text(&message), context)
 }
 
-/// A step whose work could not be kept has failed.
+/// Marks a step as failed because its changes could not be committed.
 fn fail(site: &Site, record: &mut Record, error: &TreeError) {
     if record.status == StepStatus::Completed {
         let refused = refusal(site, error);
@@ -209,7 +210,7 @@ fn fail(site: &Site, record: &mut Record, error: &TreeError) {
     }
 }
 
-/// Merges what was done for a bead. Nothing comes back when it was stopped.
+/// Merges the changes for a bead. Returns `None` if it was stopped.
 pub fn merge(
     site: &Site,
     run: &RunId,
@@ -286,7 +287,7 @@ pub fn merge(
     Some(Performed::of(record))
 }
 
-/// A merge that is kept from being done; nothing was changed.
+/// Builds the record of a blocked merge; nothing was changed.
 fn blocked(site: &Site, id: &BeadId, block: &Block) -> Record {
     let context = match block {
         Block::Conflicts { base, files } => json!({ "base": base, "conflicts": files }),

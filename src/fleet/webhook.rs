@@ -1,7 +1,7 @@
-//! One document posted to an address, through `curl`: no server, and no client of our own.
+//! Posts one document to an address through `curl`, so that this program needs no HTTP client.
 //!
-//! **Invariant:** neither the address nor what is sent stands on a command line: either may hold a
-//! secret, and what stands there is for everybody to see.
+//! **Invariant:** neither the address nor the content appears on a command line: both may hold a
+//! secret, and every user of the machine can read command lines.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,10 +13,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::exec::{self, How, Order, Said};
 
-/// How much is kept of what a command that fails has printed.
+/// Maximum stored output of a failed command.
 const SAID_BYTES: usize = 4096;
 
-/// Posts a JSON document, with headers beside its type. The error is why that failed.
+/// Posts a JSON document with additional headers. The error states why it failed.
 pub fn post(
     url: &str,
     headers: &[(String, String)],
@@ -26,14 +26,14 @@ pub fn post(
 ) -> io::Result<()> {
     let argv = ["curl", "--config", "-"].map(str::to_owned);
     let said = said(&argv, &curl_config(url, headers, body), &[], timeout, cwd)?;
-    // An address that sends us elsewhere has not taken it.
+    // A redirect does not count as delivery.
     match String::from_utf8_lossy(&said.out).trim() {
         answer if answer.is_empty() || answer.starts_with('2') => Ok(()),
         answer => Err(io::Error::other(format!("it answered {answer}"))),
     }
 }
 
-/// Calls a command with a text on its standard input. The error is why it failed.
+/// Runs a command with a text on its stdin. The error states why it failed.
 pub fn call(
     argv: &[String],
     stdin: &str,
@@ -44,7 +44,7 @@ pub fn call(
     said(argv, stdin, env, timeout, cwd).map(|_| ())
 }
 
-/// What a command said that did its work.
+/// Runs a command and returns its output, or an error unless it exits with 0.
 fn said(
     argv: &[String],
     stdin: &str,
@@ -65,13 +65,13 @@ fn said(
     }
 }
 
-/// What `curl` is to do, for its standard input.
+/// Returns the configuration that `curl` reads from its stdin.
 fn curl_config(url: &str, headers: &[(String, String)], body: &str) -> String {
     let quoted = |text: &str| {
         let text = text.replace('\\', "\\\\").replace('"', "\\\"");
         format!("\"{}\"", text.replace('\n', "\\n").replace('\r', "\\r"))
     };
-    // A header is one line, whatever its value says.
+    // A header is one line, even if its value has line breaks.
     let line = |(name, value): &(String, String)| {
         let header = format!("{name}: {value}").replace(['\r', '\n'], " ");
         format!("header = {}\n", quoted(&header))
@@ -85,7 +85,7 @@ fn curl_config(url: &str, headers: &[(String, String)], body: &str) -> String {
     )
 }
 
-/// A file that is nowhere, with this content, at its beginning.
+/// Creates an in-memory file with this content, positioned at its start.
 fn in_memory(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"notice", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;

@@ -1,7 +1,7 @@
-//! Work that can be done: one execution, resolved, in a form that fits into a task file.
+//! Work: one execution with all values resolved, in a form that fits into a task file.
 //!
-//! **Invariant:** whoever carries it out needs no engine and no plan, and it holds no secret's
-//! value and depends on no path of the machine it was prepared on.
+//! **Invariant:** its executor needs neither engine nor plan. It contains no value of a secret and
+//! no path of the machine that prepared it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
 use crate::worktree::{After, Expects};
 
-/// What the prompt is called among the [`Work::inputs`] of one that a spell wrote.
+/// Key of the prompt in [`Work::inputs`], if a spell wrote the prompt.
 pub const PROMPT: &str = "prompt";
 
-/// One execution of a child.
+/// One execution of a child process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub step: StepPath,
@@ -30,20 +30,20 @@ pub struct Work {
     pub argv: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<Input>,
-    /// The step's own variables, laid over what whoever carries it out has.
+    /// The step's own variables, laid over the executor's environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
-    /// Variables that must be set where it is carried out.
+    /// Variables that must be set where it is executed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// The item of the loop it is in, and the agent it is for: the child may want to know.
+    /// The item of the enclosing loop and the agent, as information for the child process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Whose limit that is, where it is not the step's own.
+    /// Name of the setting that limits the time, if it is not the step's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
     #[serde(default)]
@@ -56,55 +56,56 @@ pub struct Work {
     pub schema: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub require: Vec<Require>,
-    /// How long it may print nothing.
+    /// Maximum time without output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
-    /// What its output must be, where it is an agent's answer.
+    /// Requirements for the output, if it is an agent's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerRules>,
-    /// The agent is asked once more if it does not say how it went, which is judged elsewhere.
+    /// True if an agent that does not report its result is asked once more. Other code checks the
+    /// report.
     #[serde(default, skip)]
     pub repairs: bool,
-    /// The script that it is, in place of an argv.
+    /// The script to run, in place of an argv.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptWork>,
-    /// It asks a provider: nothing it started may outlive it.
+    /// True if it asks a provider: none of its processes may outlive it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
-    /// How the output of the provider is read, and what it is called.
+    /// Parser of the provider's output, and the provider's name.
     #[serde(default, skip_serializing_if = "is_plain")]
     pub adapter: Kind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// Whose limits the provider is under, where that is not the provider's own name.
+    /// Account whose limits apply, if it is not the provider's own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// The conversation that it begins or goes on with.
+    /// The conversation that it starts or resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionWork>,
-    /// Variables that it inherits beside the usual ones, where it does not inherit all.
+    /// Variables that it inherits in addition to the usual ones, if it does not inherit all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_pass: Vec<String>,
-    /// What it may do, as its provider says, and what that one writes to all the same.
+    /// Restrictions that its provider sets, and the paths that the provider writes to nevertheless.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writes: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub debug: Map<String, Value>,
-    /// The worktree that it is done in.
+    /// The worktree that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<TreeWork>,
-    /// Digests of all that a prompt was made of, by what they are of.
+    /// Digests of all parts of a prompt, by the name of the part.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
-    /// What stands for the run's directory in its texts, which only those know who do it.
+    /// Placeholder for the run's directory in its texts; only the executor knows that directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
 }
 
 impl Work {
-    /// What every execution has; the rest is for the caller to fill in.
+    /// Creates work with the common fields; the caller fills in the rest.
     pub fn new(step: StepPath, attempt: Attempt, argv: Vec<String>) -> Self {
         Work {
             step,
@@ -145,7 +146,7 @@ impl Work {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
     }
 
-    /// What it asks: an account, through a provider, by a program.
+    /// Returns the account, provider and program that it asks.
     pub fn target(&self) -> Target {
         let provider = self.provider.as_ref().filter(|_| self.asks);
         provider.map_or_else(Target::any, |provider| Target {
@@ -156,7 +157,7 @@ impl Work {
         })
     }
 
-    /// The texts that a provider is asked with: its input, and arguments that may hold a prompt.
+    /// Returns the texts that a provider gets: its input, and arguments that may contain a prompt.
     pub fn asked(&self) -> Vec<Cow<'_, str>> {
         let stdin = self.stdin.as_ref().map(|input| match input {
             Input::Text(text) => Cow::Borrowed(text.as_str()),
@@ -179,32 +180,31 @@ fn is_plain(kind: &Kind) -> bool {
     *kind == Kind::Plain
 }
 
-/// A conversation with a provider that several executions are part of.
+/// A conversation with a provider that several executions take part in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionWork {
-    /// Names it, whatever the provider calls it.
+    /// Key of the conversation, independent of the provider's ID.
     pub key: String,
-    /// Stands in the argv for what the provider calls it, which is known only where the work is
-    /// done.
+    /// Placeholder in the argv for the provider's ID, which is known only to the executor.
     #[serde(default)]
     slot: String,
-    /// The argv that goes on with it. Empty: it cannot be gone on with.
+    /// The argv that resumes it. Empty if it cannot be resumed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resume: Vec<String>,
-    /// The conversation that it goes on from, which stays as it is.
+    /// The conversation that it is forked from, which stays unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<Fork>,
 }
 
-/// How a conversation goes on from another.
+/// A fork of a conversation from another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fork {
-    /// Names the other.
+    /// Key of the other conversation.
     pub from: String,
-    /// Stands in the argv for what the provider calls the other.
+    /// Placeholder in the argv for the provider's ID of the other conversation.
     #[serde(default)]
     slot: String,
-    /// The argv that begins with what was said there.
+    /// The argv that starts with the content of the other conversation.
     pub argv: Vec<String>,
 }
 
@@ -229,30 +229,31 @@ impl Fork {
     }
 }
 
-/// Work that was put out before slots had names of their own has the conversation's in its argv.
+/// Returns the placeholder. Work of versions without slot names has the conversation's key in its
+/// argv.
 fn slot_or_key(slot: &str, key: &str) -> String {
     let name = if slot.is_empty() { key } else { slot };
     format!("@session:{name}@")
 }
 
-/// What an agent's answer must be.
+/// Requirements for an agent's answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AnswerRules {
-    /// What it says when a loop is done.
+    /// The signal that ends a loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
     /// Its JSON Schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Value>,
-    /// It must end by saying how it went.
+    /// The answer must end with a report of its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<ContractRule>,
 }
 
-/// How an answer that does not say how it went is dealt with.
+/// Treatment of an answer that does not report its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContractRule {
-    /// The agent is asked once more.
+    /// True if the agent is asked once more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repair: bool,
 }
@@ -261,16 +262,16 @@ pub struct ContractRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeWork {
     pub id: String,
-    /// The branch that it begins at, where that was said.
+    /// The branch that it starts from, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// How long is waited for somebody else who works there.
+    /// Maximum wait while another execution uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
-    /// What was done there before.
+    /// Earlier work that it must contain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<After>,
-    /// The branch is pushed afterwards, for others to go on with.
+    /// True if the branch is pushed afterwards, so that others can continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub push: bool,
 }
@@ -280,37 +281,37 @@ impl TreeWork {
         self.wait_ms.map_or(TREE_WAIT, Duration::from_millis)
     }
 
-    /// What must be there before anybody goes on.
+    /// Returns the preconditions of the worktree.
     pub fn expects(&self) -> Expects {
         Expects { after: self.after.clone(), shared: self.push }
     }
 }
 
-/// How long somebody else in a worktree is waited for, where nobody says.
+/// Default maximum wait for a worktree that another execution uses.
 pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 
-/// A merge of what was done for a bead.
+/// A merge of the changes for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeWork {
     pub tree: TreeWork,
     pub title: Option<String>,
-    /// The digest of what a person approved.
+    /// Digest of the content that a user approved.
     pub approval: Option<String>,
-    /// What must succeed in the merged tree.
+    /// Commands that must succeed in the merged tree.
     pub checks: Checks,
     pub attempt: Attempt,
 }
 
-/// A script of a language that has a runtime of its own.
+/// A script in a language with its own runtime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScriptWork {
     pub runtime: Runtime,
-    /// Packages that must be there before it runs.
+    /// Packages that must be installed before it runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deps: Vec<String>,
     pub source: Source,
-    /// Where the file came from. It is run there if it is still the same: it may want what lies
-    /// beside it.
+    /// Source of the file. It runs from there if it is unchanged, because it may need files next to
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PartSource>,
 }
@@ -323,12 +324,12 @@ pub enum Source {
     File(String),
 }
 
-/// What is written to a child's standard input.
+/// Content of a child's stdin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
     Text(String),
-    /// What is not UTF-8, two digits for each byte.
+    /// Content that is not UTF-8, two hex digits per byte.
     Hex(String),
 }
 
@@ -354,7 +355,7 @@ impl Input {
     }
 }
 
-/// A wait for files, resolved.
+/// A wait for files, with all values resolved.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub glob: String,

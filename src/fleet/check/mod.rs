@@ -1,12 +1,12 @@
-//! Is everything where the protocol says it must be? Looks at a workspace and names what is not.
+//! Checks that a workspace follows the protocol, and reports every deviation.
 //!
-//! What is checked, as far as files can tell: every task lies in one place, under a canonical
-//! name, whole; what has ended has one whole status of the claim that ended; a run's journal has
-//! one end for each attempt, its results are those of the tasks, and its state is what the journal
-//! says. What is merely left over, as a crash leaves it, is noted and is no damage.
+//! As far as files can show: every task lies in one place, under a canonical name, complete; every
+//! ended task has one complete status of the claim that ended; a run's journal has one end per
+//! attempt, its results are those of the tasks, and its state matches the journal. Leftovers of a
+//! crash are reported, but are not damage.
 //!
-//! **Invariant:** nothing is changed. A workspace at work moves under the eyes of whoever looks,
-//! so only what is found again and again is reported.
+//! **Invariant:** the check changes nothing. An active workspace changes during the check, so only
+//! findings that persist over several scans are reported.
 
 pub mod repair;
 mod runs;
@@ -22,67 +22,67 @@ pub use tree::{Lying, State, Tree};
 
 use crate::workspace::Workspace;
 
-/// How often a workspace is looked at before something counts as found, and the rest between.
+/// Number of scans that must confirm a finding, and the pause between them.
 const LOOKS: usize = 3;
 const REST: Duration = Duration::from_millis(100);
 
-/// What can be found.
+/// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Nothing says which volume this is, though there is a queue.
+    /// No file identifies the volume, although there is a queue.
     Volume,
-    /// A file among tasks whose name is none of a task.
+    /// A file among tasks does not have the name of a task.
     BadName,
     /// A task lies in more than one place.
     TwoPlaces,
     /// A task has ended more than once.
     EndedTwice,
-    /// A task's file is not whole.
+    /// A task's file is incomplete.
     Unsealed,
-    /// A task's file says that it is another one, or lies where it does not belong.
+    /// The content of a task's file names another task, or belongs in another place.
     Misplaced,
-    /// A task has ended without a whole status.
+    /// A task has ended without a complete status.
     NoStatus,
-    /// The status of an ended task is of another claim.
+    /// The status of an ended task belongs to another claim.
     WrongStatus,
-    /// A journal cannot be read, or events are missing in it.
+    /// A journal cannot be read, or lacks events.
     Journal,
-    /// A run's workflow or settings cannot be read, so nothing can be said about it.
+    /// A run's workflow or settings cannot be read, so the run cannot be checked.
     Unopened,
-    /// This user may not read a file of a run, so nothing can be said about it either.
+    /// This user may not read a file of a run, so the run cannot be checked.
     Unreadable,
-    /// `state.json` cannot be read, or says something else than the journal.
+    /// `state.json` cannot be read, or contradicts the journal.
     State,
-    /// A run is over, and `state.json` does not know.
+    /// A run has ended, and `state.json` does not show it.
     StaleState,
     /// An attempt has ended twice.
     EndedAgain,
-    /// The attempts of a step do not count up.
+    /// The attempt numbers of a step do not increase.
     AttemptBack,
-    /// A result in a journal that its task does not back.
+    /// The task of a result in a journal does not confirm it.
     Unbacked,
-    /// A run and the task that it is disagree about how it ended.
+    /// A run and its task disagree about how it ended.
     WrongEnd,
-    /// A run goes on, and there is no task by which anybody would drive it.
+    /// A run is not over, and no task exists with which a coordinator would drive it.
     Undriven,
-    /// A task is held by a process that is gone.
+    /// A dead process holds a task.
     HeldByDead,
-    /// Something waits or is held although all should be quiet.
+    /// A task waits or is claimed although the workspace should be idle.
     Restless,
-    /// The turn to change the checkout is there more than once.
+    /// There is more than one turn file of the checkout.
     TwoTurns,
-    /// A private file of a process that is gone.
+    /// A private file of a dead process.
     LeftTmp,
-    /// A status whose task was taken away from its writer.
+    /// A status whose writer had lost its task.
     StrayStatus,
-    /// A task that its run knows nothing of.
+    /// A task that its run does not know.
     StrayTask,
-    /// A request to cancel what is over, a beat or a registration of a process that is gone.
+    /// A cancel request for an ended task, or a heartbeat or registration of a dead process.
     LeftMark,
 }
 
 impl Kind {
-    /// How people and programs call it.
+    /// Returns its name, for users and programs.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Volume => "volume",
@@ -113,7 +113,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is damage, and not merely something that a crash leaves and nobody minds.
+    /// Returns true if it is damage. A harmless leftover of a crash is not.
     pub fn is_damage(self, calm: Calm) -> bool {
         match self {
             Kind::StrayStatus | Kind::StrayTask | Kind::LeftMark | Kind::Unreadable => false,
@@ -123,20 +123,20 @@ impl Kind {
     }
 }
 
-/// What a workspace is expected to be like.
+/// Expected activity of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calm {
-    /// It may be at work.
+    /// It may be active.
     Working,
-    /// All that was asked for is over, and those who died were found dead.
+    /// All work has ended, and all dead processes have been detected.
     Quiet,
 }
 
-/// Something that is not as it must be.
+/// A deviation from the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub kind: Kind,
-    /// The task, the run or the file that it is about.
+    /// The task, the run or the file concerned.
     pub about: String,
     pub message: String,
 }
@@ -147,14 +147,14 @@ impl Finding {
     }
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
     pub findings: Vec<Finding>,
     pub tasks: usize,
-    /// The runs whose journal tells all of them.
+    /// Runs with a complete journal.
     pub runs: Vec<RunSeen>,
-    /// How many runs there are.
+    /// Number of all runs.
     pub runs_kept: usize,
     pub tree: Tree,
 }
@@ -165,7 +165,7 @@ impl Report {
     }
 }
 
-/// Looks at a workspace, and again where something seems wrong: what is still so then, is.
+/// Scans a workspace, repeatedly if there are findings. Keeps only findings that persist.
 pub fn check(workspace: &Workspace, state_dir: &Path, calm: Calm) -> io::Result<Report> {
     let mut report = look(workspace, state_dir, calm)?;
     for _ in 1..LOOKS {

@@ -1,5 +1,5 @@
-//! The runs: a journal that tells one story, a state that follows from it, and tasks that back
-//! its results.
+//! Checks runs: a consistent journal, a state that follows from it, and tasks that confirm its
+//! results.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -19,7 +19,7 @@ use crate::store::{self, History, LoadError, Store, snapshot};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
-/// A run, as its journal tells it.
+/// A run, as its journal describes it.
 #[derive(Clone, Debug)]
 pub struct RunSeen {
     pub id: RunId,
@@ -35,13 +35,13 @@ pub struct EndSeen {
     pub step: String,
     pub attempt: Attempt,
     pub status: StepStatus,
-    /// The task it went out as.
+    /// The task that it was enqueued as.
     pub task: Option<String>,
-    /// It was refused before it went out.
+    /// True if it was refused before it was launched.
     pub refused: bool,
 }
 
-/// The runs whose journal tells all of them, and how many there are.
+/// Checks all runs. Returns those with a complete journal, and the number of all runs.
 pub(super) fn look(
     workspace: &Workspace,
     state_dir: &Path,
@@ -71,13 +71,13 @@ pub(super) fn look(
     Ok((runs, kept))
 }
 
-/// Somebody looking at a run.
+/// A check of one run.
 struct Looker<'a> {
     id: &'a RunId,
     root: PathBuf,
     tree: &'a Tree,
     findings: &'a mut Vec<Finding>,
-    /// The tasks that attempts went out as.
+    /// The tasks of attempts.
     tasks: HashMap<(String, Attempt), TaskRef>,
 }
 
@@ -88,7 +88,7 @@ impl Looker<'_> {
 
     fn look(&mut self, workspace: &Workspace) -> Option<RunSeen> {
         let disk = disk::machine();
-        // The state first: what it tells, the journal must have.
+        // Read the state first: the journal must then contain everything in the state.
         let state = match disk.read(&self.root.join(store::STATE)) {
             Ok(bytes) => Some(bytes),
             Err(error) => match error.kind() {
@@ -121,7 +121,7 @@ impl Looker<'_> {
             }
         };
         let Some(first) = history.entries.first() else {
-            // Begun anew after what was damaged, and nothing has happened since.
+            // The journal was restarted after damage, and no event has been recorded since.
             let begun = store::is_begun_anew(&*disk, &self.root).unwrap_or(false);
             if begun && state.is_some_and(|bytes| snapshot::decode(&plan, &bytes).is_ok()) {
                 return None;
@@ -132,7 +132,7 @@ impl Looker<'_> {
             return None;
         };
         let (Event::Started { origin }, 1) = (&first.event, first.seq) else {
-            // Begun anew after a power cut: what was before is in the state alone.
+            // The journal was restarted after a power cut: only the state has the earlier events.
             return None;
         };
         let gap = history.entries.windows(2).find(|pair| pair[1].seq != pair[0].seq + 1);
@@ -143,7 +143,7 @@ impl Looker<'_> {
         let ended = self.judge_events(&history);
         let is_edited = |entry: &Entry| matches!(entry.event, Event::Edited { .. });
         let run = if history.entries.iter().any(is_edited) {
-            // Events before the edit belong to another plan: the state alone has their results.
+            // Events before the edit belong to another plan: only the state has their results.
             Store::look(disk::machine(), &self.root, &plan).ok()?
         } else {
             let run = Run::new(&plan, self.id.clone(), (**origin).clone(), first.at);
@@ -155,13 +155,14 @@ impl Looker<'_> {
         Some(RunSeen { id: run.id.clone(), status: run.status, fleet: run.origin.fleet, ended })
     }
 
-    /// Says that this user may not read a file, so that nothing can be said about the run.
+    /// Reports that this user may not read a file, so the run cannot be checked.
     fn unreadable(&mut self, file: &str) -> Option<RunSeen> {
         self.find(Kind::Unreadable, format!("`{file}` cannot be read by this user"));
         None
     }
 
-    /// One end for each attempt, attempts that count up, results that tasks back.
+    /// Checks that each attempt has one end, that attempt numbers increase, and that tasks confirm
+    /// the results.
     fn judge_events(&mut self, history: &History) -> Vec<EndSeen> {
         let mut ended: Vec<EndSeen> = Vec::new();
         let mut seen: HashSet<(&str, Attempt)> = HashSet::new();
@@ -196,7 +197,7 @@ impl Looker<'_> {
                     let task = task.map(|task| task.id);
                     ended.push(EndSeen { step, attempt: *attempt, status, task, refused });
                 }
-                // The attempts of a loop that was edited count from the beginning.
+                // After an edit, the attempts of a loop restart from 1.
                 Event::Edited { .. } => {
                     seen.clear();
                     newest.clear();
@@ -207,11 +208,11 @@ impl Looker<'_> {
         ended
     }
 
-    /// A result that counts is the one in the status of the task, which has ended.
+    /// Checks that a result equals the one in the status of its ended task.
     fn judge_result(&mut self, step: &str, task: &TaskRef, record: &Record) {
         let what = format!("the result of `{}`, task {},", shown(step), task.id);
         let Some(lying) = self.tree.find(&task.id) else {
-            // Whoever cleans up takes whole batches.
+            // `clean` removes whole batches.
             let end = match record.status {
                 StepStatus::Completed => End::Processed,
                 _ => End::Failed,
@@ -233,7 +234,7 @@ impl Looker<'_> {
         }
     }
 
-    /// The state is what the journal says, as far as it has come. Gives the run as it stands.
+    /// Checks that the state matches the journal at the state's position. Returns the current run.
     fn judge_state(
         &mut self,
         plan: &Plan,
@@ -247,7 +248,8 @@ impl Looker<'_> {
                 self.find(Kind::State, format!("`{}`: {reason}", store::STATE));
                 None
             }
-            // One that is over has its last one; until the first, the journal tells all.
+            // A run that has ended must have one; before the first state, the journal has
+            // everything.
             None => None,
         };
         let told = state.and_then(|bytes| serde_json::from_slice(bytes).ok());
@@ -273,7 +275,7 @@ impl Looker<'_> {
             };
             self.find(Kind::StaleState, message);
         }
-        // What a power cut took from the journal is in the state, which counts then.
+        // If a power cut truncated the journal, the state is newer and counts.
         let last = history.entries.last().map_or(0, |entry| entry.seq);
         match loaded {
             Some(loaded) if !late && loaded.journal_seq > last => loaded.run,
@@ -281,7 +283,7 @@ impl Looker<'_> {
         }
     }
 
-    /// A run and the task that it is agree.
+    /// Checks that a run and its task agree.
     fn judge_end(&mut self, run: &Run) {
         let Some(lying) = self.tree.task_of_run(run.id.as_str()) else {
             if run.status == RunStatus::Running {
@@ -296,7 +298,7 @@ impl Looker<'_> {
                 let message = format!("its task says that it completed, its journal {status:?}");
                 self.find(Kind::WrongEnd, message.to_lowercase());
             }
-            // One that failed, was stopped or cancelled may have been resumed by a person.
+            // A user may have resumed a run that failed, was stopped or was cancelled.
             (_, RunStatus::Running) => {
                 self.find(
                     Kind::Undriven,
@@ -308,8 +310,8 @@ impl Looker<'_> {
     }
 }
 
-/// A document without lengths of time: whoever took the run up from a snapshot knew when a step
-/// had begun to the second only.
+/// Removes durations from a document: a process that resumed the run from a snapshot knows the
+/// start of a step only to the second.
 fn without_durations(mut value: Value) -> Value {
     fn strip(value: &mut Value) {
         match value {

@@ -1,4 +1,4 @@
-//! The directories of the queue: every task in one place, whole, with what belongs to it.
+//! Checks the directories of the queue: every task lies in one place, complete, with its status.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -15,13 +15,13 @@ use crate::fleet::parking;
 use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, UNREADABLE, fault_of, seal};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// Who is said to have held what was refused when it was taken in.
+/// Worker in the name of a file that was refused at intake.
 const INTAKE: &str = "intake";
-/// Larger than any task that is taken.
+/// Larger than any accepted task.
 const SIZE_MAX: u64 = 1 << 30;
 const STATUS: &str = ".status.json";
 
-/// Where a task stands, by where it lies.
+/// The state of a task, from its place.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     Waiting,
@@ -35,14 +35,14 @@ pub struct Lying {
     pub path: PathBuf,
     pub task: TaskName,
     pub state: State,
-    /// Whether it is a step's, a run or a free one; nothing, if the file is not whole.
+    /// Kind of the task: a step, a run or a free task; `None` if the file is incomplete.
     pub kind: Option<String>,
-    /// The run that it is, or is of.
+    /// The run that it is or belongs to.
     pub run: Option<String>,
     pub(super) ticket: Option<String>,
-    /// Whose inbox it says that it is for.
+    /// The agent that its content names.
     pub agent: Option<String>,
-    /// The whole status of an ended task.
+    /// The complete status of an ended task.
     pub status: Option<Map<String, Value>>,
 }
 
@@ -55,7 +55,7 @@ impl Lying {
         self.kind.as_deref() == Some("run")
     }
 
-    /// Whether it lies in the directory of its own agent, where it lies in one.
+    /// Returns true if it lies in the directory of its own agent, or has ended.
     pub(super) fn is_at_home(&self) -> bool {
         let dir = self.path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
         self.has_ended() || self.agent.as_deref() == dir
@@ -66,20 +66,20 @@ impl Lying {
     }
 }
 
-/// All that lies in the directories of a queue.
+/// All files in the directories of a queue.
 #[derive(Debug, Default)]
 pub struct Tree {
     pub tasks: Vec<Lying>,
-    /// The places in `tasks` of each task, and of the task that each run is.
+    /// Indexes into `tasks`, by task ID and by the run that a task represents.
     by_id: HashMap<String, usize>,
     by_run: HashMap<String, usize>,
-    /// The batches that there is a directory of.
+    /// Batches that have a directory.
     batches: HashSet<(End, String)>,
-    /// Members whose process runs, as far as can be told from here.
+    /// Members whose process runs, as far as this machine can determine.
     pub living: HashSet<String>,
 }
 
-/// Somebody looking at a tree.
+/// A check of the queue's directories.
 struct Looker<'a> {
     layout: Layout,
     calm: Calm,
@@ -114,12 +114,12 @@ impl Tree {
         self.tasks.push(lying);
     }
 
-    /// Whether there is a directory for what ended so in a batch.
+    /// Returns true if this batch has a directory for this end.
     pub fn has_batch(&self, end: End, batch: &str) -> bool {
         self.batches.contains(&(end, batch.to_owned()))
     }
 
-    /// Where the task of a run lies that is the run itself.
+    /// Returns the task that represents a run.
     pub fn task_of_run(&self, run: &str) -> Option<&Lying> {
         self.by_run.get(run).map(|index| &self.tasks[*index])
     }
@@ -134,7 +134,7 @@ impl Looker<'_> {
         self.findings.push(Finding::new(kind, about, message));
     }
 
-    /// A path for people.
+    /// Returns a path for messages, relative to the root.
     fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.layout.root).unwrap_or(path).display().to_string()
     }
@@ -165,7 +165,8 @@ impl Looker<'_> {
     fn look_at_waiting(&mut self) -> io::Result<()> {
         for dir in dirs(&self.layout.inboxes())? {
             for path in files(&dir)? {
-                // What people drop has any name; it is taken in under a canonical one.
+                // Files that users drop have arbitrary names; intake renames them to a canonical
+                // one.
                 if let Some(task) = TaskName::parse(&name(&path)) {
                     self.take_in(path, task, State::Waiting, &name(&dir))?;
                 }
@@ -189,7 +190,7 @@ impl Looker<'_> {
         Ok(())
     }
 
-    /// What was dropped and taken in, but is no task yet.
+    /// Finds files that were dropped and accepted, but are not tasks yet.
     fn look_at_intake(&mut self) -> io::Result<()> {
         if self.calm != Calm::Quiet {
             return Ok(());
@@ -215,7 +216,7 @@ impl Looker<'_> {
                     let state = State::Ended { end, batch, name: claim, by };
                     self.take_in(path, task, state, "")?;
                 } else if path.is_dir() {
-                    // What people dropped may be a directory, and has the name of a task then.
+                    // A user may have dropped a directory, which then has the name of a task.
                     continue;
                 } else if let Some(stem) = file.strip_suffix(STATUS) {
                     statuses.insert(stem.to_owned());
@@ -233,7 +234,7 @@ impl Looker<'_> {
         self.find(Kind::BadName, shown, "its name is none that a task has here");
     }
 
-    /// Takes in a task's file. `agent` is whose directory it lies in, where it is in one.
+    /// Adds a task's file and checks its content. `agent` is the agent of its directory, or empty.
     fn take_in(
         &mut self,
         path: PathBuf,
@@ -241,12 +242,12 @@ impl Looker<'_> {
         state: State,
         agent: &str,
     ) -> io::Result<()> {
-        // One that has moved on meanwhile lies elsewhere.
+        // The task has moved to another place in the meantime.
         let Some(bytes) = read(&path)? else { return Ok(()) };
         let shown = self.shown(&path);
         let document = seal::unseal(&bytes);
         let unreadable = matches!(&state, State::Ended { batch, .. } if batch == UNREADABLE);
-        // What people dropped and could not be a task lies there as they wrote it.
+        // Files that could not become tasks lie there as their users wrote them.
         let refused = matches!(&state, State::Ended { name, .. } if name.worker == INTAKE);
         match &document {
             None if unreadable || refused => {}
@@ -287,7 +288,7 @@ impl Looker<'_> {
         Ok(())
     }
 
-    /// Looks at the statuses of a batch: each ended task has one, of its own claim.
+    /// Checks the statuses of a batch: each ended task has one, of its own claim.
     fn look_at_statuses(
         &mut self,
         end: End,
@@ -371,7 +372,7 @@ impl Looker<'_> {
         self.look_at_parked()
     }
 
-    /// Notes on providers that are left alone.
+    /// Checks the notes about parked providers.
     fn look_at_parked(&mut self) -> io::Result<()> {
         for (file, fault) in parking::faults(&self.layout.root)? {
             let shown = self.shown(&self.layout.root.join(parking::PARKED).join(file));
@@ -382,7 +383,7 @@ impl Looker<'_> {
 }
 
 impl Looker<'_> {
-    /// The turn to change the checkout: one file, whose name says who has it.
+    /// Checks the turn of the checkout: one file, whose name contains the holder.
     fn look_at_turn(&mut self) -> io::Result<()> {
         let mut turns = Vec::new();
         for path in entries(&self.layout.checkout(), |_| true)? {
@@ -410,7 +411,7 @@ impl Looker<'_> {
     }
 }
 
-/// Why a status is not the one of a claim.
+/// Returns the reason why a status does not belong to a claim.
 pub(super) fn wrong_status(
     status: &Map<String, Value>,
     claim: &ClaimName,
@@ -431,7 +432,8 @@ pub(super) fn wrong_status(
     forged.then(|| "it does not carry the task's ticket".into())
 }
 
-/// Whether a name begins as a task's does, `5-<id>`, so that it should be one whole.
+/// Returns true if a name starts like a task's, `5-<id>`, so that all of it should be a task's
+/// name.
 fn looks_like_a_task(file: &str) -> bool {
     let digit = file.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
     digit
@@ -443,7 +445,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The entries of a directory that a filter picks; one that is not there has none.
+/// Returns the entries of a directory that pass a filter; none if the directory does not exist.
 fn entries(dir: &Path, pick: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
     let entries = match disk::confirmed(&[dir], || fs::read_dir(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -468,7 +470,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     entries(dir, |kind| !kind.is_dir())
 }
 
-/// A file's content; nothing, if it is not there, and none, if it is no file to be read.
+/// Reads a file. Returns `None` if it does not exist, and no bytes if it is not a regular file.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match disk::machine().read_regular(path, SIZE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

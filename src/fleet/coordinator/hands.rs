@@ -1,4 +1,4 @@
-//! The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
+//! The executor of a run in a fleet: tasks for agents, and a thread pool for local executions.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -17,7 +17,7 @@ use crate::queue::{ClaimName, FsQueue, Task};
 use crate::store::StoreError;
 use crate::time::{Clock, SystemClock};
 
-/// The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
+/// Executes what a run is owed: as a task for an agent, or in the local thread pool.
 pub(super) struct FleetHands<'a> {
     pub(super) queue: &'a FsQueue,
     pub(super) claim: &'a ClaimName,
@@ -85,7 +85,7 @@ impl FleetHands<'_> {
             let _ = tell.send(Heard::Done { run, claim, step, attempt, performed });
             host::poke();
         };
-        // Whoever only waits must not keep others from working.
+        // A job that only waits must not occupy a thread of the pool.
         if waits {
             drop(host::spawn(execute));
         } else {

@@ -1,4 +1,5 @@
-//! The threads beside the loop: one keeps the beat and looks around, one never touches the volume.
+//! The coordinator's background threads: a keeper, which sends heartbeats and scans the queue, and
+//! a guard, which never touches the volume.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +18,7 @@ use crate::host;
 use crate::queue::{ClaimName, FsQueue, Queue};
 
 impl Coordinator {
-    /// The thread that beats and looks around.
+    /// Spawns the thread that sends heartbeats and scans the queue.
     pub(super) fn spawn_keeper(
         &self,
         mut member: Member,
@@ -59,7 +60,7 @@ impl Coordinator {
         })
     }
 
-    /// The thread that never touches the volume: it hears signals and gives signs of life.
+    /// Spawns the thread that never touches the volume: it forwards signals and calls `alive`.
     pub(super) fn spawn_guard(&self, stop: Stop, alive: Alive, over: Arc<AtomicBool>) {
         let tell = self.tell.clone();
         host::spawn(move || {
@@ -94,7 +95,7 @@ pub(super) fn look_around(
     Ok(Heard::Looked { since_ms, held, cancel, buried })
 }
 
-/// Looks for what people ask: to drain this member, and to cancel something, which is returned.
+/// Reads the requests of users: drains this member if asked to, and returns what to cancel.
 fn heed(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<HashSet<String>> {
     if let Some(stop) = drain {
         if stop.level() == 0 && member.is_asked_to_drain()? {
@@ -107,10 +108,10 @@ fn heed(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Resul
     queue.cancel_requests()
 }
 
-/// The claims that this process holds.
+/// Lists the claims that this process holds, by their stems.
 fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<String>> {
     let since = host::instant();
-    // What could not be given back, or was claimed by a rename that seemed to have failed.
+    // Claims that could not be released, or whose rename seemed to fail but took effect.
     for found in queue.adopt_surprises(&HashSet::new())? {
         tracing::info!("a claim that nobody knew of was dealt with: {found:?}");
     }
@@ -121,7 +122,7 @@ fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<St
     Ok(held)
 }
 
-/// What changes of directories mean to the loop.
+/// Returns the callback that turns directory changes into messages for the loop.
 pub(super) fn hear_changes(
     tell: Sender<Heard>,
     checkout: PathBuf,

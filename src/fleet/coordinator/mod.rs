@@ -1,16 +1,16 @@
 //! A coordinator: a process that drives any number of runs.
 //!
-//! A run is itself a task in `inbox/coordinator/`: whoever claims it owns the run, and if the
-//! owner dies, the claim is reaped like any other and another coordinator takes the run up. What
-//! a run is owed goes out as tasks to the agents' inboxes; when one ends, its status is read and
-//! the run goes on.
+//! A run is itself a task in `inbox/coordinator/`. The coordinator that claims it owns the run. If
+//! the owner dies, the claim is reaped like any other and another coordinator resumes the run. The
+//! work that a run is owed is published as tasks to the agents' inboxes. When a task ends, the
+//! coordinator reads its status and advances the run.
 //!
-//! One loop does all of it. It waits for messages: a local execution ended, a claimed task left
-//! its directory, a signal came, the keeper looked around. Everything that is a message can also
-//! be found by looking, which the loop does from time to time.
+//! One loop does all of it. It waits for messages: a local execution ended, a claimed task left its
+//! directory, a signal arrived, the keeper finished a scan. The loop also scans from time to time,
+//! so no message is essential.
 //!
-//! **Invariant:** a task is on record in its run's journal before it is put out, under an id of
-//! its own, so whoever takes the run up knows what to look for.
+//! **Invariant:** a task is in its run's journal, under a unique ID, before it is published. So the
+//! next owner of the run knows which tasks to look for.
 
 mod hands;
 mod keep;
@@ -50,65 +50,66 @@ use crate::store::lock::RunLock;
 use crate::time::{Clock, SystemClock};
 use crate::workspace::Workspace;
 
-/// How many steps a coordinator executes itself at once.
+/// Maximum number of steps that a coordinator executes locally at once.
 const JOBS: usize = 16;
-/// How many tasks it publishes at most before it listens again.
+/// Maximum number of tasks that it publishes before it handles messages again.
 const FLUSHED: usize = 256;
-/// How many runs it drives at once.
+/// Maximum number of runs that it drives at once.
 const RUNS: usize = 10_000;
 
-/// What a coordinator is made of.
+/// Dependencies and settings of a coordinator.
 pub struct Setup {
     pub queue: Arc<FsQueue>,
     pub workspace: Workspace,
     pub config: Config,
     pub environment: Environment,
-    /// Secrets that came as files, for children to have as variables.
+    /// Secrets that were read from files; child processes receive them as variables.
     pub credentials: Environment,
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
-    /// What becomes of files that people drop into the coordinator's inbox.
+    /// Converts files that users drop into the coordinator's inbox. `None` ignores such files.
     pub adopt: Option<Box<dyn Adopt>>,
     pub alive: Alive,
 }
 
-/// Gives a sign of life, also while the volume is away. Says how soon to give another, if anybody
-/// waits for it.
+/// Reports that this process is alive, even while the volume is unavailable. Returns the time until
+/// the next call, or `None` if no supervisor waits for it.
 pub type Alive = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 
-/// Who is told what a coordinator does.
+/// Receives reports of a coordinator's activity.
 pub trait Reports {
-    /// Who is told about one run.
+    /// Creates the receiver of reports about one run.
     fn about(&mut self, run: &Run, site: &Site) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
-    /// No new runs are taken any more.
+    /// Called when the coordinator stops claiming new runs.
     fn closing(&mut self) {}
-    /// A run waits for its turn to change the checkout.
+    /// Called when a run waits for the checkout token.
     fn waits(&mut self, run: &Run, before: &Before) {
         self.note(&format!("run {} waits for its turn: {before} works on this checkout", run.id));
     }
-    /// A run is no longer driven here.
+    /// Called when this coordinator no longer drives a run.
     fn left(&mut self, run: &Run, how: Left);
 }
 
-/// How a coordinator and a run part.
+/// The reason why a coordinator no longer drives a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     Ended(RunStatus),
-    /// It goes on elsewhere or later.
+    /// The run continues in another coordinator or later.
     GivenBack,
-    /// It waits for a person, and whoever drives it then finds the answer.
+    /// The run waits for a user; its next owner reads the answer.
     Paused,
-    /// Another coordinator has it.
+    /// Another coordinator owns the run.
     Lost,
 }
 
-/// What the loop can hear.
+/// A message to the loop.
 enum Heard {
     Done {
         run: RunId,
-        /// Under which claim it was begun: the run may have been lost and taken up again since.
+        /// The claim under which the execution started. The run may have been lost and claimed
+        /// again since.
         claim: ClaimName,
         step: StepPath,
         attempt: Attempt,
@@ -116,24 +117,24 @@ enum Heard {
     },
     /// A claimed task left its directory.
     Went(ClaimName),
-    /// Something came into the coordinator's inbox.
+    /// A file arrived in the coordinator's inbox.
     Came,
     Signal,
-    /// Somebody took or gave up the turn to change the checkout.
+    /// The checkout token changed its holder.
     Turned,
-    /// What people ask to be cancelled.
+    /// IDs of the runs and tasks that users ask to cancel.
     Asked(HashSet<String>),
     Looked {
-        /// When the sign of life was given before the look.
+        /// Time of the heartbeat before the scan.
         since_ms: u64,
-        /// The claims that are held here, where they were listed.
+        /// The claims that this process holds, or `None` if this scan did not list them.
         held: Option<HashSet<String>>,
         cancel: HashSet<String>,
         buried: Vec<Buried>,
     },
 }
 
-/// A run that is driven here.
+/// A run that this coordinator drives.
 struct Held {
     claim: Claim,
     drive: Drive,
@@ -141,56 +142,56 @@ struct Held {
     config: Config,
     masked: Vec<String>,
     stop: Stop,
-    /// Held as long as the run is: a local `resume` must not drive it too.
+    /// Held as long as the run is, so that a local `resume` cannot drive the run too.
     _lock: Option<RunLock>,
-    /// Executions in this process.
+    /// Number of executions in this process.
     here: usize,
-    /// Its turn to change the checkout, if it needs one and has it.
+    /// The checkout token, if the run needs it and holds it.
     turn: Option<checkout::Held>,
     cancelling: bool,
-    /// It could not be ended, which was told.
+    /// True after a failure to end the run was logged.
     failing: bool,
 }
 
-/// A task that is out.
+/// A task in flight.
 #[derive(Clone, Debug)]
 struct Out {
     run: RunId,
     step: StepPath,
     attempt: Attempt,
     task: TaskRef,
-    /// Which execution of it the run knows of.
+    /// The latest execution of the task that the run knows of.
     execution: u32,
-    /// It is in its inbox or was; false while it is in the outbox.
+    /// True if the task is or was in its inbox; false while it is in the outbox.
     published: bool,
-    /// Since when it is found nowhere.
+    /// Time since when the task is missing.
     missing: Option<Instant>,
 }
 
-/// Whether a run waits for people alone.
+/// Returns true if a run waits only for users.
 fn is_paused(held: &Held) -> bool {
     held.here == 0 && !held.cancelling && held.drive.is_paused()
 }
 
-/// A coordinator at work.
+/// A running coordinator.
 pub struct Coordinator {
     setup: Setup,
     held: BTreeMap<RunId, Held>,
-    /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
-    /// read now.
+    /// Deferred claims: another process on this machine holds the run's lock, or the run's files
+    /// cannot be read now. Each has the time of the next try.
     put_off: Vec<(Claim, Instant)>,
-    /// Since when the files of a claimed run are not found, by the stem of the claim.
+    /// Time since when the files of a claimed run are missing, by the stem of the claim.
     missing: BTreeMap<String, Instant>,
     out: BTreeMap<String, Out>,
-    /// Runs that may be owed something, or whose files may have to be kept up.
+    /// Runs that may be owed work, or whose files may need an update.
     touched: VecDeque<RunId>,
     timed: BTreeSet<RunId>,
-    /// Tasks that are on record and not published yet.
+    /// Tasks that are in a journal and not published yet.
     outbox: Vec<Task>,
-    /// How many of them are published at once: fewer where the volume is slow, so that a group is
-    /// out well before the lease has to be made sure of.
+    /// Number of tasks to publish at once. It is lower on a slow volume, so that a group is
+    /// published well before the lease must be confirmed again.
     flushes: usize,
-    /// When the outbox is published next, after the queue could not be reached.
+    /// Time of the next try to publish the outbox, after the queue was unreachable.
     next_flush: Instant,
     pool: Pool,
     tell: Sender<Heard>,
@@ -200,24 +201,25 @@ pub struct Coordinator {
     patience: Patience,
     next_look: Instant,
     closing: bool,
-    /// The queue could not be reached, which was told.
+    /// True after it was logged that the queue is unreachable.
     failing: bool,
-    /// Runs that something failed for which may pass, and when to try again.
+    /// Runs to retry after a transient failure, each with the time of the next try.
     later: Vec<(RunId, Instant)>,
-    /// Claims of runs that wait for a lock, which was told.
+    /// Claims of runs whose wait for a lock was reported.
     told_of: HashSet<String>,
-    /// Those who were found dead, and may have taken something in.
+    /// Members that were found dead and may have started to adopt dropped files.
     dead: BTreeSet<String>,
-    /// It drives this one run and no other.
+    /// The only run to drive; `None` to drive any run.
     only: Option<RunId>,
-    /// That run was any coordinator's before, and is again if it is stopped here.
+    /// True if `only` was available to every coordinator before, and is again if it is stopped
+    /// here.
     gives_back: bool,
-    /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
-    /// later nobody can have taken them over.
+    /// Time of the last heartbeat before this process confirmed that it holds its runs. Until one
+    /// lease later, no other member can have taken them over.
     sure_ms: u64,
     intake: Option<Intake>,
     next_intake: Instant,
-    /// Those that wait for their turn.
+    /// Runs that wait for the checkout token.
     line: Line,
 }
 
@@ -260,15 +262,16 @@ impl Coordinator {
         }
     }
 
-    /// Gives the one run that it drives back to all coordinators when it is stopped.
+    /// Sets whether the single run is released to all coordinators when this coordinator stops.
     pub fn giving_back(self, gives_back: bool) -> Coordinator {
         Coordinator { gives_back, ..self }
     }
 
-    /// Drives runs until it is told to stop: whatever is submitted, or the one run that is given.
+    /// Drives runs until `stop` is requested: every submitted run, or only the run of the given
+    /// claim.
     ///
-    /// A first request to stop lets local executions end, a second one stops them; then every run
-    /// is given back.
+    /// The first stop request lets local executions finish; the second stops them. Then every run
+    /// is released.
     pub fn serve(
         mut self,
         only: Option<Claim>,
@@ -290,7 +293,7 @@ impl Coordinator {
             self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
         }
         let over = Arc::new(AtomicBool::new(false));
-        // Whoever drives one run ends with it anyway.
+        // A coordinator of a single run ends with that run anyway.
         let drain = only.is_none().then(|| stop.clone());
         let keeper = self.spawn_keeper(member, over.clone(), drain);
         let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| None));
@@ -310,10 +313,11 @@ impl Coordinator {
     fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
         loop {
             if self.is_doubtful() {
-                // Paused, or the volume was away: others may have taken the runs over.
+                // The process was suspended, or the volume was unavailable: other members may own
+                // the runs.
                 self.make_sure(stop, reports);
                 if self.is_doubtful() && stop.level() > 0 && self.may_go(stop.level()) {
-                    // What is held stays claimed, for others to find that nobody holds it.
+                    // Its runs stay claimed; other members find that their holder is dead.
                     return Ok(());
                 }
                 continue;
@@ -335,14 +339,14 @@ impl Coordinator {
         }
     }
 
-    /// Whether others may think that this process is dead: half a lease has passed since it was
-    /// known what is held here.
+    /// Returns true if other members may believe that this process is dead: half a lease has passed
+    /// since it last confirmed its claims.
     fn is_doubtful(&self) -> bool {
         let lease_ms = self.setup.config.queue.lease.as_millis() as u64;
         uptime_ms().saturating_sub(self.sure_ms) > lease_ms / 2
     }
 
-    /// Finds out which runs are still held, before anything else is done for them.
+    /// Checks which runs this process still holds, before it does anything else for them.
     fn make_sure(&mut self, stop: &Stop, reports: &mut dyn Reports) {
         let since_ms = uptime_ms();
         let queue = self.setup.queue.clone();
@@ -362,7 +366,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether it may end though the volume is away: it has nothing, or was told twice.
+    /// Returns true if the process may end although the volume is unavailable: it holds nothing, or
+    /// it was asked to stop twice.
     fn may_go(&mut self, level: u8) -> bool {
         self.close(level);
         let idle = self.held.values().all(|held| held.here == 0);
@@ -375,7 +380,7 @@ impl Coordinator {
         (self.closing && idle) || (only_run_is_over && self.put_off.is_empty())
     }
 
-    /// No new runs, and nothing new for those at hand.
+    /// Stops claiming new runs and starting new work for the current ones.
     fn close(&mut self, level: u8) {
         self.closing = true;
         if level > 1 || self.only.is_some() {
@@ -383,7 +388,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives back every run that is not over.
+    /// Releases every run that is not over.
     fn leave(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
         let now = SystemClock.now();
         for (_, mut held) in std::mem::take(&mut self.held) {
@@ -392,7 +397,7 @@ impl Coordinator {
             }
             let paused = is_paused(&held) && !self.closing;
             self.line.leave(&held.claim);
-            // A run that was started here and stopped here is for its owner to resume.
+            // A run that was started and stopped in this process is for its user to resume.
             let left = match self.only {
                 Some(_) if !paused && !self.gives_back => {
                     self.end_claim(&held.claim, End::Failed, "stopped")
@@ -402,7 +407,8 @@ impl Coordinator {
             if let Err(error) = left {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
             }
-            // One that goes on elsewhere keeps its turn, and so does one that workers are still at.
+            // A run that continues elsewhere keeps the token, and so does a run with tasks in
+            // flight.
             let out = self.out.values().any(|out| out.run == held.drive.run.id);
             if self.only.is_some() && !out {
                 self.give_up_turn(&mut held);
@@ -416,12 +422,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes in what people dropped into the inbox.
+    /// Adopts the files that users dropped into the inbox.
     fn take_in_dropped(&mut self, reports: &mut dyn Reports) {
         let now = host::instant();
         let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
         if self.closing && intake.is_idle() {
-            // Not again until then, or the loop would not wait for anything else.
+            // Without a later time, the loop would not wait for anything else.
             self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
@@ -446,7 +452,7 @@ impl Coordinator {
         };
     }
 
-    /// Does something with a run, its reins in hand. Whatever is logged meanwhile is of the run.
+    /// Calls `act` on a run with its drive I/O. Log lines written meanwhile carry the run's ID.
     fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
         let _of = tracing::info_span!("run", id = %held.drive.run.id).entered();
         let mut hands = FleetHands {
@@ -476,7 +482,8 @@ impl Coordinator {
         done
     }
 
-    /// Lets every run go on that something has happened to, then puts out what they are owed.
+    /// Advances every run that something happened to, then publishes the tasks that the runs are
+    /// owed.
     fn advance(&mut self, reports: &mut dyn Reports) {
         let now = host::instant();
         for (claim, _) in take_due(&mut self.put_off, now) {
@@ -504,7 +511,7 @@ impl Coordinator {
                 continue;
             }
             if held.drive.is_over() && held.here > 0 {
-                // A node ended the run: what goes on beside it is of no use any more.
+                // A node ended the run: the results of executions that still run are not needed.
                 held.stop.request(1);
             }
             let over = held.drive.is_over() || (held.cancelling && held.here == 0);
@@ -528,12 +535,12 @@ impl Coordinator {
         self.flush(&flushed, reports);
     }
 
-    /// Publishes the first tasks of the outbox. The loop comes back for the rest, so that it
-    /// hears meanwhile that its runs are still its own, or that they are not.
+    /// Publishes the first tasks of the outbox. The rest waits for the next iteration, so that the
+    /// loop learns in time if its runs are no longer its own.
     fn flush(&mut self, runs: &[RunId], reports: &mut dyn Reports) {
         let now = SystemClock.now();
         if self.setup.config.durable && !self.outbox.is_empty() {
-            // A task on the medium that its run does not know of would be executed for nothing.
+            // A task on the medium that its run does not know of would be executed in vain.
             for run in runs {
                 let Some(held) = self.held.get_mut(run) else { continue };
                 if let Err(error) = held.drive.store.commit(now) {
@@ -546,7 +553,7 @@ impl Coordinator {
         }
         let began = host::instant();
         let tasks: Vec<Task> = self.outbox.drain(..self.outbox.len().min(self.flushes)).collect();
-        // A coordinator that was paused while it wrote them may have lost the runs they are of.
+        // If this process was suspended while it wrote the tasks, it may have lost their runs.
         let sure = |_: &Task| Ok(!self.is_doubtful());
         let published = self.setup.queue.enqueue_while(&tasks, &sure);
         let (mut agents, mut unpublished, mut fault) = (BTreeSet::new(), Vec::new(), None);
@@ -562,7 +569,7 @@ impl Coordinator {
                     unpublished.push(task);
                     continue;
                 }
-                // If it is nowhere, a look finds that out, and another task is made.
+                // If the task is missing, a scan finds out, and the attempt is made as a new task.
                 Published::Unknown(error) => fault = fault.or(Some(error)),
             }
             if let Some(out) = self.out.get_mut(task.name.id.as_str()) {
@@ -581,7 +588,7 @@ impl Coordinator {
         agents.iter().for_each(|agent| self.watch(agent));
     }
 
-    /// Waits for the next messages and takes them in.
+    /// Waits for the next messages and handles them.
     fn listen(&mut self, reports: &mut dyn Reports) {
         let mut nap = self.next_look.saturating_duration_since(host::instant());
         if !self.outbox.is_empty() {
@@ -640,7 +647,7 @@ impl Coordinator {
             Heard::Turned => self.line.look_now(),
             Heard::Asked(cancel) => self.cancel_asked(&cancel),
             Heard::Looked { since_ms, held, cancel, buried } => {
-                // What is due before the next beat is done now that the loop is awake.
+                // The loop is awake, so it also does now what is due before the next heartbeat.
                 let (now, soon) = (host::instant(), host::instant() + self.setup.config.queue.beat);
                 if self.next_look <= soon {
                     self.next_look = now;

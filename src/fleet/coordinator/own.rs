@@ -1,4 +1,4 @@
-//! Owning runs: taking one up that was claimed, and parting from it: ended, given back or lost.
+//! Run ownership: starts to drive a claimed run, and ends, releases, or loses it.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -46,7 +46,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes up a run that was claimed.
+    /// Starts to drive a claimed run, defers it, or refuses it.
     pub(super) fn take_up(&mut self, claim: Claim, reports: &mut dyn Reports) {
         let task = match run_of(&claim) {
             Ok(task) => task,
@@ -61,7 +61,8 @@ impl Coordinator {
         let lock = match lock::take(&root) {
             Ok(lock) => Some(lock),
             Err(LockError::Held { owner }) => {
-                // Its last owner has lost it and does not know yet, or somebody resumed it here.
+                // The last owner lost the run and has not noticed yet, or a user resumed it
+                // locally.
                 if self.told_of.insert(claim.name.stem()) {
                     let run = &task.run_id;
                     reports.note(&format!("run {run} waits: {owner} still has its lock"));
@@ -69,7 +70,7 @@ impl Coordinator {
                 let again = host::instant() + self.setup.config.queue.beat;
                 return self.put_off.push((claim, again));
             }
-            // A volume without locks: the claim is what counts between machines.
+            // A volume without lock support: between machines the claim decides anyway.
             Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
             Err(error) => return self.miss(claim, &root, &error, reports),
         };
@@ -82,8 +83,8 @@ impl Coordinator {
         }
     }
 
-    /// The files of a run are not found. The run was acknowledged, so on a volume that machines
-    /// share it is looked for again, for a whole lease, before it is refused.
+    /// Handles a run whose files are not found. The run was acknowledged, so on a shared volume the
+    /// coordinator retries for a whole lease before it refuses the run.
     fn miss(&mut self, claim: Claim, root: &Path, error: &dyn Display, reports: &mut dyn Reports) {
         let settings = &self.setup.config.queue;
         let now = host::instant();
@@ -100,7 +101,7 @@ impl Coordinator {
         self.put_off.push((claim, again));
     }
 
-    /// A run whose files cannot be read just now is tried again in a while.
+    /// Defers a run whose files cannot be read now; the next try is after one lease.
     pub(super) fn put_off(&mut self, claim: Claim, error: &dyn Display, reports: &mut dyn Reports) {
         let name = claim.name.task.file();
         reports.note(&format!("{name}: {error}; will be tried again"));
@@ -108,19 +109,20 @@ impl Coordinator {
         self.put_off.push((claim, again));
     }
 
-    /// The term in which a claim's holder drives its run; nothing, if it has lost the run.
+    /// Returns the term in which the claim's holder drives its run, or `None` if it has lost the
+    /// run.
     pub(super) fn term(&self, claim: &Claim, last: u32) -> io::Result<Option<u32>> {
         let attempt = claim.name.task.attempt;
         if last <= attempt {
             return Ok(Some(attempt));
         }
-        // Somebody drove the run under a later claim than this one; unless this one is of a new
-        // task, whose attempts begin anew, its holder was taken for dead.
+        // Another coordinator drove the run under a later claim than this one. Either this claim is
+        // of a new task, whose attempts start again at 1, or its holder was declared dead.
         let holds = self.setup.queue.claims(COORDINATOR)?.contains(&claim.name);
         Ok(holds.then_some(last + 1))
     }
 
-    /// A run that cannot be driven ends its task, with the reason.
+    /// Ends the task of a run that cannot be driven as failed, with the reason.
     pub(super) fn refuse(&self, claim: &Claim, reason: &str, reports: &mut dyn Reports) {
         reports.note(&format!("{}: {reason}", claim.name.task.file()));
         if let Err(error) = self.end_claim(claim, End::Failed, reason) {
@@ -193,9 +195,9 @@ impl Coordinator {
         }))
     }
 
-    /// Begins to drive a run: what was open in the process that drove it before is owed again,
-    /// what is out as a task is waited for. One that is over is not begun again: its last owner
-    /// only did not come to end its task.
+    /// Starts to drive a run. Attempts that were open in the previous owner's process are owed
+    /// again; tasks that are in flight are waited for. A run that is over does not start again: its
+    /// previous owner only failed to end its task.
     pub(super) fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
         let run = held.drive.run.id.clone();
         let orphans = drive::sweep(&run);
@@ -230,7 +232,7 @@ impl Coordinator {
         self.touched.push_back(run);
     }
 
-    /// A run whose files cannot be written is given back: another may have more luck.
+    /// Releases a run whose files cannot be written, for another coordinator to try.
     pub(super) fn abandon(
         &mut self,
         mut held: Held,
@@ -246,7 +248,8 @@ impl Coordinator {
         reports.left(&held.drive.run, Left::GivenBack);
     }
 
-    /// Ends a run that is over, or was cancelled. Says whether it is gone from here.
+    /// Ends a run that is over or cancelled. Returns true if this coordinator no longer holds the
+    /// run.
     pub(super) fn finish(
         &mut self,
         held: &mut Held,
@@ -255,7 +258,7 @@ impl Coordinator {
         let run = held.drive.run.id.clone();
         let out = self.out.values().any(|out| out.run == run);
         if out && held.drive.is_over() {
-            // A node ended the run: those who work for it are told, and waited for.
+            // A node ended the run: cancel the tasks in flight and wait for their workers.
             if !std::mem::replace(&mut held.cancelling, true) {
                 if let Err(error) = self.setup.queue.request_cancel(run.as_str()) {
                     tracing::warn!("run {run}: {error}; its tasks are not told that it is over");
@@ -276,7 +279,7 @@ impl Coordinator {
                 self.try_later(held, &error);
                 return Ok(false);
             }
-            // Somebody removed its directory: there is nothing to keep it in.
+            // The run's directory was removed: there is no place to store its state.
             reports.note(&format!("run {run}: {error}; it is over"));
         }
         let status = held.drive.run.status;
@@ -294,7 +297,7 @@ impl Coordinator {
                 return Ok(false);
             }
         };
-        // Whoever has the run instead must still hear of a request.
+        // If another coordinator has the run, it must still see the cancel request.
         if left != Left::Lost {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
@@ -307,7 +310,8 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// A run that is over and cannot be ended now is tried again with every beat, and told of once.
+    /// Schedules another try after one heartbeat to end a run that is over. Logs the error only
+    /// once.
     fn try_later(&mut self, held: &mut Held, error: &dyn Display) {
         let run = held.drive.run.id.clone();
         if !std::mem::replace(&mut held.failing, true) {
@@ -316,7 +320,7 @@ impl Coordinator {
         self.later.push((run, host::instant() + self.setup.config.queue.beat));
     }
 
-    /// Runs whose claim is no longer here: somebody took this process for dead.
+    /// Drops the runs whose claims this process no longer holds: another member declared it dead.
     pub(super) fn drop_lost(&mut self, claims: &HashSet<String>, reports: &mut dyn Reports) {
         if self.put_off.iter().any(|(claim, _)| !claims.contains(&claim.name.stem()))
             && let Ok(still) = self.setup.queue.claims(COORDINATOR)
@@ -332,7 +336,8 @@ impl Coordinator {
         if lost.is_empty() {
             return;
         }
-        // They may have been claimed since the keeper looked: a thousand of them at once.
+        // Runs may have been claimed after the keeper's listing. One listing answers for all of
+        // them.
         let still = self.setup.queue.claims(COORDINATOR).unwrap_or_default();
         let still: HashSet<String> = still.iter().map(ClaimName::stem).collect();
         for run in lost {
@@ -350,14 +355,16 @@ impl Coordinator {
     }
 }
 
-/// Whether somebody drove the run before. A power cut may take a claim back, which is not synced,
-/// and leave what its holder had begun: the claim is the first one again, and the run is not new.
+/// Returns true if a coordinator drove the run before. A claim is not synced, so a power cut may
+/// undo the claim but keep the work its holder started: then the claim is the first one again,
+/// although the run is not new.
 fn was_driven(held: &Held) -> bool {
     let has_begun = || held.drive.run.slots().iter().any(|(_, slot)| slot.attempts > 0);
     held.claim.name.task.attempt > 1 || has_begun()
 }
 
-/// Whether somebody resumed the run and nothing has happened since: it need not be told twice.
+/// Returns true if the last event is a resume and no attempt is cut off: no second resume is
+/// needed.
 fn was_just_resumed(held: &Held) -> bool {
     let history = History::read(&*disk::machine(), held.drive.store.root());
     let last = history.ok().and_then(|mut history| history.entries.pop());
@@ -365,7 +372,7 @@ fn was_just_resumed(held: &Held) -> bool {
         && last.is_some_and(|last| matches!(last.event, Event::Resumed { .. }))
 }
 
-/// The end of an attempt that its coordinators died over, one after the other.
+/// Returns the event that ends an attempt over which `crash_limit` coordinators died in a row.
 pub(super) fn poison(held: &Held) -> Option<Event> {
     let limit = held.config.queue.crash_limit;
     if held.claim.name.task.crashes < limit {
@@ -384,7 +391,7 @@ pub(super) fn poison(held: &Held) -> Option<Event> {
         counted(deaths as usize, "time")
     );
     let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
-    // As if killed, which is not worth another try.
+    // The exit code of a killed process, which is not retried.
     let record = Box::new(Record::refused(128 + 9, message, reason));
     Some(Event::Ended { step, attempt, record })
 }

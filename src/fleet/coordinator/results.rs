@@ -1,4 +1,4 @@
-//! What comes back: tasks that ended, that were cancelled with their run, or that are nowhere.
+//! Handles tasks in flight that ended, were cancelled with their run, or are missing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
@@ -31,18 +31,19 @@ impl Coordinator {
         }
     }
 
-    /// A task that was out left its claim: if its holder ended it, its status is where it belongs.
+    /// Handles a task whose claim file is gone: consumes its status if its holder ended it.
     pub(super) fn consume_hinted(&mut self, name: &ClaimName, reports: &mut dyn Reports) {
         let Some(out) = self.out.get(name.task.id.as_str()).cloned() else { return };
         match self.setup.queue.ended_by_holder(out.run.as_str(), name) {
             Ok(Some((_, status))) => self.consume(out, &name.task, &status, reports),
-            // It went back, or somebody else ended it, which the next look will find.
+            // It was released, or another process ended it; the next scan finds out.
             Ok(None) => self.next_look = host::instant(),
             Err(error) => tracing::warn!("task {}: {error}", out.task.id),
         }
     }
 
-    /// Takes in that a task was put back, as its name tells, if the run does not know it yet.
+    /// Records that a task was put back into its inbox, as its name shows, if the run does not know
+    /// yet.
     fn note_executions(&mut self, out: &mut Out, name: &TaskName, reports: &mut dyn Reports) {
         if name.attempt <= out.execution {
             return;
@@ -62,7 +63,7 @@ impl Coordinator {
         self.held.insert(out.run.clone(), held);
     }
 
-    /// Takes in the result of a task.
+    /// Records the result of a task in its run.
     pub(super) fn consume(
         &mut self,
         mut out: Out,
@@ -72,7 +73,7 @@ impl Coordinator {
     ) {
         let cancelled = match self.was_cancelled(&out, status) {
             Ok(cancelled) => cancelled,
-            // Whether it failed or was cancelled cannot be told yet; the next look will.
+            // It is not known yet whether the task failed or was cancelled; the next scan decides.
             Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
         };
         let record = match post::record(status, &out.task) {
@@ -87,7 +88,7 @@ impl Coordinator {
         self.out.remove(&out.task.id);
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
-        // A task that ended with its run is no failure of its step.
+        // A task that ended because of its run is not a failure of its step.
         let performed = (!cancelled).then_some(Performed::of(record));
         self.ended(held, &out.step, out.attempt, performed, reports);
     }
@@ -97,8 +98,8 @@ impl Coordinator {
         self.is_cancelling(run) || requests.is_ok_and(|requests| requests.contains(run.as_str()))
     }
 
-    /// Whether a task was cancelled because its run is to be, which its worker may have heard
-    /// first.
+    /// Returns true if a task was cancelled because its run is being cancelled. The task's worker
+    /// may see the cancel request before this coordinator does.
     pub(super) fn was_cancelled(
         &mut self,
         out: &Out,
@@ -115,7 +116,7 @@ impl Coordinator {
         Ok(self.is_cancelling(&out.run))
     }
 
-    /// Leaves a copy of a status where people look for an agent's.
+    /// Writes a copy of a status to the path where users look for the status of an agent.
     pub(super) fn show(&self, out: &Out, status: &Map<String, serde_json::Value>) {
         #[cfg(test)]
         if host::is_simulated() {
@@ -142,8 +143,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether an agent has left a status of its own there in the attempt that ended: it stays.
-    /// Ours names a task.
+    /// Returns true if the agent wrote a status of its own to `path` during the attempt that ended.
+    /// That file stays. A status that this program wrote has a `task_id`.
     fn is_of_agent(&self, path: &str, status: &Map<String, serde_json::Value>) -> bool {
         let Ok(file) = self.setup.workspace.open_file(path) else { return false };
         let began = status.get("started_at").and_then(|at| Time::parse(at.as_str()?));
@@ -156,7 +157,7 @@ impl Coordinator {
         !ours.is_ok_and(|status| status.contains_key("task_id"))
     }
 
-    /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.
+    /// Scans for changes that no hint reported: tasks that ended and tasks that are missing.
     pub(super) fn look_if_due(&mut self, reports: &mut dyn Reports) {
         if host::instant() < self.next_look {
             return;
@@ -196,7 +197,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Looks for one task along its whole way, and takes in what became of it.
+    /// Looks for one task in every state it can be in, and handles the result.
     fn look_for(&mut self, out: Out, reports: &mut dyn Reports) -> io::Result<()> {
         let queue = self.setup.queue.clone();
         let Some(id) = TaskId::parse(&out.task.id) else { return Ok(()) };
@@ -229,7 +230,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Tasks of runs that are being cancelled need not be published any more.
+    /// Drops unpublished tasks of runs that are being cancelled.
     fn drop_unpublished(&mut self, reports: &mut dyn Reports) {
         let unpublished = self.out.values().filter(|out| !out.published);
         let dropped: Vec<Out> =
@@ -242,7 +243,7 @@ impl Coordinator {
         dropped.iter().for_each(|out| self.give_up_on(out, reports));
     }
 
-    /// Waits no longer for a task of a run that is being cancelled.
+    /// Stops waiting for a task of a run that is being cancelled.
     fn give_up_on(&mut self, out: &Out, reports: &mut dyn Reports) {
         let Some(held) = self.held.remove(&out.run) else { return };
         self.out.remove(&out.task.id);
@@ -253,8 +254,8 @@ impl Coordinator {
         self.held.get(run).is_some_and(|held| held.cancelling)
     }
 
-    /// A task that whoever claimed it could not read. One that is torn is made anew, as another
-    /// task; one that is whole would be put aside again, so it fails, and says why.
+    /// Handles a task that its claimer could not read and put aside. A torn task is replaced by a
+    /// new task. An intact task would be put aside again, so its step fails with the reason.
     fn was_put_aside(
         &mut self,
         out: &Out,
@@ -277,7 +278,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes an attempt back, to be made again as another task.
+    /// Recalls an attempt, so that it is made again as a new task.
     fn make_anew(&mut self, mut held: Held, out: &Out, reports: &mut dyn Reports) {
         reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
         self.out.remove(&out.task.id);
@@ -290,9 +291,10 @@ impl Coordinator {
         self.held.insert(out.run.clone(), held);
     }
 
-    /// A task that is on record but nowhere: its coordinator died before it was published, or the
-    /// medium forgot it. It is looked for once more after a beat. Then its attempt is taken back
-    /// and made again as another task: no name is ever used twice, whatever was not found.
+    /// Handles a task that is in the journal but nowhere in the queue: its coordinator died before
+    /// it published the task, or the medium lost it. The coordinator looks for it again after a
+    /// heartbeat. Then it recalls the attempt and makes it again as a new task. A name is never
+    /// reused, even if the task that was not found still exists.
     fn is_nowhere(&mut self, out: &Out, id: &TaskId, reports: &mut dyn Reports) -> io::Result<()> {
         let now = host::instant();
         let since = out.missing.unwrap_or(now);
@@ -303,7 +305,7 @@ impl Coordinator {
             return Ok(());
         }
         if self.setup.queue.find_surely(&out.task.agent, out.run.as_str(), id)?.is_some() {
-            // The next look finds it too.
+            // The next scan finds it too.
             self.next_look = now;
         } else if self.is_cancelling(&out.run) {
             self.give_up_on(out, reports);
@@ -313,7 +315,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Has changes of an agent's claims told.
+    /// Watches an agent's claim directory for changes.
     pub(super) fn watch(&mut self, agent: &str) {
         if self.watched.insert(agent.to_owned()) {
             let queue = &self.setup.queue;

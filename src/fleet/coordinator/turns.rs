@@ -1,5 +1,5 @@
-//! Runs that change the checkout: each waits here for its turn, and gives it up when it is over or
-//! waits for people alone.
+//! Runs that change the checkout. Each run waits here for the checkout token. It gives the token up
+//! when it is over or waits only for users.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,22 +13,22 @@ use crate::ids::RunId;
 use crate::queue::{Claim, Queue, TaskId};
 use crate::store::StoreError;
 
-/// The runs that wait for their turn: the most urgent first, and of those the oldest.
+/// The runs that wait for the checkout token, ordered by priority and then by age.
 #[derive(Default)]
 pub(super) struct Line {
     waiting: BTreeMap<(u8, TaskId), Waiting>,
     suitor: Suitor,
-    /// The run that has the turn, as far as was seen.
+    /// The run that was last seen to hold the token.
     holder: Option<String>,
-    /// When to ask for the turn again.
+    /// Time of the next request for the token.
     next: Option<Instant>,
-    /// Changes of the turn are told, where the system tells any.
+    /// True if this process watches the token's directory for changes.
     watched: bool,
 }
 
 struct Waiting {
     run: RunId,
-    /// Whom it was said to wait for.
+    /// The holder that was last reported for this run.
     told: Option<Before>,
 }
 
@@ -37,7 +37,7 @@ fn place(claim: &Claim) -> (u8, TaskId) {
 }
 
 impl Line {
-    /// Lines a run up. Says whether it is the first and the turn is to be asked for.
+    /// Adds a run to the line. Returns true if it is the first and a request for the token is due.
     fn join(&mut self, claim: &Claim, run: &RunId) -> bool {
         let own = place(claim);
         let new = || Waiting { run: run.clone(), told: None };
@@ -50,7 +50,7 @@ impl Line {
         self.waiting.remove(&place(claim));
     }
 
-    /// The turn may have been given up.
+    /// Makes a request due now: the token may be free.
     pub(super) fn look_now(&mut self) {
         self.next = None;
     }
@@ -59,19 +59,20 @@ impl Line {
         (!self.waiting.is_empty()).then(|| self.next.unwrap_or_else(host::instant))
     }
 
-    /// Who is asked for: the run that has the turn already, from whoever drove it before, else the
-    /// first in the line. Without it the first would wait for one that is never asked for.
+    /// Returns the run to request the token for: the run that already holds it from a previous
+    /// owner, otherwise the first in line. If the holder had no precedence, the first in line would
+    /// wait for a holder that is never driven.
     fn first(&self) -> Option<(&(u8, TaskId), &Waiting)> {
         self.holder_here().or_else(|| self.waiting.first_key_value())
     }
 
-    /// The run that has the turn, if it waits here to be asked for.
+    /// Returns the run that holds the token, if it waits in this line.
     fn holder_here(&self) -> Option<(&(u8, TaskId), &Waiting)> {
         let holder = self.holder.as_deref()?;
         self.waiting.iter().find(|(_, waiting)| waiting.run.as_str() == holder)
     }
 
-    /// Notes who has the turn. Says whether that is a run that waits here, and so can have it.
+    /// Records the token's holder. Returns true if that run waits in this line and so can proceed.
     fn note(&mut self, before: &Before) -> bool {
         self.holder = match before {
             Before::Run(run) => Some(run.clone()),
@@ -80,13 +81,13 @@ impl Line {
         self.holder_here().is_some()
     }
 
-    /// The run to ask for, if it is time to.
+    /// Returns the run to request the token for, if a request is due.
     pub(super) fn due(&self, now: Instant) -> Option<RunId> {
         let (_, first) = self.first()?;
         self.next.is_none_or(|at| at <= now).then(|| first.run.clone())
     }
 
-    /// Whether it is news to a run that it waits for somebody.
+    /// Returns true if this holder was not yet reported to the run that waits.
     fn is_news(&mut self, claim: &Claim, before: &Before) -> bool {
         let Some(waiting) = self.waiting.get_mut(&place(claim)) else { return false };
         let news = waiting.told.as_ref() != Some(before);
@@ -96,7 +97,7 @@ impl Line {
 }
 
 impl Coordinator {
-    /// Lets a run go on as far as it may.
+    /// Advances a run as far as possible.
     pub(super) fn drive_on(
         &mut self,
         held: &mut Held,
@@ -106,15 +107,15 @@ impl Coordinator {
             return Ok(());
         }
         self.with(held, |drive, reins| drive.advance(reins))?;
-        // Nobody knows how long people take, and nothing is done meanwhile.
+        // The user's answer may take any time, and nothing is executed meanwhile.
         if is_paused(held) {
             self.give_up_turn(held);
         }
         Ok(())
     }
 
-    /// Whether a run may go on: it changes nothing, or it has its turn. One that waits for people
-    /// needs none to hear their answers.
+    /// Returns true if a run may advance: it does not change the checkout, or it holds the token. A
+    /// run that waits for users needs no token to receive their answers.
     fn may_go_on(
         &mut self,
         held: &mut Held,
@@ -132,10 +133,11 @@ impl Coordinator {
         Ok(self.line.join(&held.claim, &held.drive.run.id) && self.ask_for_turn(held, reports))
     }
 
-    /// Asks for the turn. Says whether the run has it.
+    /// Requests the checkout token. Returns true if the run holds it now.
     fn ask_for_turn(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
         let dir = self.setup.queue.layout.checkout();
-        // That it is given up is heard of on this machine; on others it is found by asking.
+        // A directory watch reports a release on this machine; a release on another machine is
+        // found by polling.
         if !self.line.watched && disk::exists(&dir).unwrap_or(false) {
             self.hints.add(&dir);
             self.line.watched = true;
@@ -167,15 +169,15 @@ impl Coordinator {
         false
     }
 
-    /// Lets others have their turn.
+    /// Releases the checkout token, if this run holds it.
     pub(super) fn give_up_turn(&mut self, held: &mut Held) {
         let Some(turn) = held.turn.take() else { return };
         let queue = &self.setup.queue;
         if let Err(error) = turn.give_up(queue) {
-            // Whoever wants it finds that nobody goes on with it.
+            // The next requester finds that no process uses the token and takes it.
             tracing::warn!("run {}: cannot give up its turn: {error}", held.drive.run.id);
         }
-        // Others have a chance too, also if runs are waiting here without end.
+        // Leave other coordinators a chance, even if this one always has runs in line.
         let me = queue.me();
         let alone = queue
             .claims(COORDINATOR)

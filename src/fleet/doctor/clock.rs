@@ -1,4 +1,4 @@
-//! The machine's clock: can its times be believed by people, and by what goes by files' times?
+//! Checks the machine's clock: can users, and programs that compare file times, rely on it?
 //!
 //! The queue itself compares no clocks. Retention, reports, waits until a given time and `make` do.
 
@@ -10,16 +10,16 @@ use super::Finding;
 use crate::process::uptime_ms;
 use crate::time::{Clock, SystemClock, Time};
 
-/// A difference that people will notice.
+/// A difference that users notice.
 const APART_MS: i64 = 2_000;
-/// A jump while somebody looks, beyond what a busy machine explains.
+/// A jump during the examination that a busy machine does not explain.
 const JUMP_MS: i64 = 500;
-/// A clock that was never set shows a year long ago: this program is younger.
+/// An unset clock shows a time before this program existed.
 const PROGRAM_MADE: Time = Time(1_767_225_600_000);
-/// How many files are looked at for times to come.
+/// Maximum number of files per directory that are checked for future times.
 const FILES: usize = 2_000;
 
-/// What the clocks said when an examination began.
+/// The clocks at the start of an examination.
 #[derive(Clone, Copy)]
 pub struct Begun {
     wall: Time,
@@ -32,14 +32,14 @@ impl Begun {
     }
 }
 
-/// What there is to say of the clock; `written` was written during the examination.
+/// Judges the clock; `written` is a file that was written during the examination.
 pub fn look(begun: Begun, workspace: &Path, written: Option<&Path>) -> Finding {
     let now = SystemClock.now();
     let passed = uptime_ms().saturating_sub(begun.uptime_ms) as i64;
     let seen = Seen {
         now,
         jump_ms: now.0 - begun.wall.0 - passed,
-        // Written at some time since then: no further off than it is from both.
+        // The file was written between the start and now, so only a time outside that range counts.
         apart_ms: written.and_then(changed_ms).map(|at| {
             let range = begun.wall.0..=now.0;
             if range.contains(&at) { 0 } else { at - begun.wall.0 }
@@ -51,11 +51,11 @@ pub fn look(begun: Begun, workspace: &Path, written: Option<&Path>) -> Finding {
 
 struct Seen {
     now: Time,
-    /// By how much the clock went further than time did.
+    /// Difference between the wall clock's progress and the elapsed time.
     jump_ms: i64,
-    /// How far the volume's clock is ahead of ours.
+    /// Offset of the volume's clock from this machine's; positive if it is ahead.
     apart_ms: Option<i64>,
-    /// How many files are of a time to come, and one of them.
+    /// Number of files with a future time, and one of them.
     future: Option<(usize, String)>,
 }
 
@@ -90,13 +90,13 @@ fn judge(seen: &Seen) -> Finding {
     Finding::ok(NAME, format!("{}, as on the volume", now.to_second()))
 }
 
-/// When a file was changed, by the clock of its volume.
+/// Returns the modification time of a file, by the clock of its volume.
 fn changed_ms(path: &Path) -> Option<i64> {
     let changed = fs::symlink_metadata(path).ok()?.modified().ok()?;
     i64::try_from(changed.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
-/// Files of the engine that are of a time to come.
+/// Finds files of the engine with a future time.
 fn future(workspace: &Path, now: Time) -> Option<(usize, String)> {
     let (mut count, mut example) = (0, None);
     for dir in [".orchestrate", ".orchestrate/runs", ".orchestrate/workers", "processed", "failed"]

@@ -1,4 +1,4 @@
-//! What measurements mean, in words.
+//! Converts measurements into findings.
 
 use std::io::{self, ErrorKind};
 
@@ -6,12 +6,12 @@ use super::Finding;
 use super::probe::{Absence, Probe, Race, Spread};
 use super::talk::Reads;
 
-/// A sync that costs more than this is worth a word; each task takes several.
+/// A slower sync causes a warning; each task needs several.
 const SLOW_SYNC_MS: f64 = 100.0;
-/// A difference of clocks that people will notice.
+/// A difference of clocks that users notice.
 const CLOCKS_APART_MS: i64 = 2_000;
 
-/// Says what the measurements mean.
+/// Returns the findings for the measurements.
 pub fn findings(probe: &Probe, network: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(probe.race.as_ref().map(race));
@@ -43,7 +43,7 @@ pub fn findings(probe: &Probe, network: bool) -> Vec<Finding> {
             Finding::warning("locks", text, "drive each run from one machine only")
         });
     }
-    // Two processes of one machine share what it remembers: they see nothing of this.
+    // Two processes of one machine share its cache, so they cannot observe this.
     findings.extend(probe.absence.filter(|_| probe.remote).map(absence));
     findings
 }

@@ -1,12 +1,12 @@
-//! Is this workspace fit for a fleet? What can be read off the machine, and what two processes
-//! find out by trying.
+//! Checks if a workspace is suitable for a fleet, by inspection and with tests by two processes.
 //!
-//! The queue is renames in a directory tree, so a volume is fit if a rename has one winner, is
-//! soon seen by others, and stays done. [`place`] looks at the workspace and [`mount`] at how its
-//! volume is mounted; [`probe`] meets a second process in a scratch directory and tries it out.
-//! [`Times`] is what follows for the fleet.
+//! The queue consists of renames in a directory tree, so a volume is suitable if a rename has one
+//! winner, is soon visible to others, and is durable. [`place`] inspects the workspace and
+//! [`mount`] the mount of its volume; [`probe`] runs tests with a second process in a scratch
+//! directory. [`Times`] derives the fleet's settings from them.
 //!
-//! **Invariant:** all that is made lies under `.orchestrate/doctor/` and is gone afterwards.
+//! **Invariant:** all files that this module creates lie under `.orchestrate/doctor/` and are
+//! removed afterwards.
 
 mod clock;
 mod judge;
@@ -34,7 +34,7 @@ use probe::Probe;
 use scratch::Scratch;
 pub use times::Times;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -45,7 +45,7 @@ pub enum Verdict {
     Wrong,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub name: String,
@@ -69,7 +69,7 @@ impl Finding {
     }
 }
 
-/// All that was found.
+/// All findings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub fit: bool,
@@ -77,34 +77,33 @@ pub struct Report {
     pub workspace: PathBuf,
     pub volume: Option<Mount>,
     pub findings: Vec<Finding>,
-    /// What two processes measured, where they were asked to.
+    /// Measurements of two processes, if they were requested.
     pub probe: Option<Probe>,
     pub times: Times,
 }
 
-/// What is examined, and how far.
+/// The subject of an examination, and its depth.
 pub struct Patient {
     pub workspace: PathBuf,
     pub environment: Environment,
     pub config: Config,
-    /// This program, to be started once more as the second process.
+    /// This program, to be started again as the second process.
     pub program: PathBuf,
     pub depth: Depth,
 }
 
-/// How far an examination goes.
+/// Depth of an examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// What can be seen by looking.
+    /// Inspection only.
     Look,
-    /// What a second process on this machine finds out.
+    /// Also tests with a second process on this machine.
     Volume,
-    /// What a second process on another machine finds out; somebody starts it there.
+    /// Also tests with a second process on another machine; the user starts it there.
     Remote,
 }
 
-/// What a person should do while the examination goes on: which directory another machine's
-/// process must be given.
+/// Shows the user the directory that the process on the other machine needs as its argument.
 pub type Invite<'a> = &'a (dyn Fn(&Path) + Sync);
 
 /// Examines a workspace.
@@ -133,7 +132,7 @@ pub fn examine(patient: &Patient, stop: &Stop, invite: Invite) -> Report {
     Report { volume, probe, times: Times::choose(network, lag), ..report }
 }
 
-/// What can be seen by looking.
+/// Returns the findings of an inspection.
 fn look(
     patient: &Patient,
     volume: Option<&Mount>,
@@ -171,13 +170,13 @@ impl Report {
         }
     }
 
-    /// Adds something that was found wrong elsewhere, before all others.
+    /// Adds an error that was found elsewhere, before all other findings.
     pub fn add_wrong(&mut self, name: &str, text: &str, cure: &str) {
         self.findings.insert(0, Finding::wrong(name, text, cure));
         self.fit = false;
     }
 
-    /// Of a volume that did not answer.
+    /// Returns the report for a volume that did not respond.
     pub fn of_silence(workspace: &Path, waited: Duration) -> Report {
         let text = format!("the volume did not answer within {} s", waited.as_secs());
         let cure = "look whether its server is there, then start this again";

@@ -1,8 +1,8 @@
-//! How a volume is mounted, and what that means for a queue of renames.
+//! Judges the mount options of a volume: their effect on a queue of renames.
 //!
-//! What is refused here was seen to lose or hide work on real volumes: a soft mount reports an
-//! error for a rename that happens later, a cached listing hides what another machine put in,
-//! and an object store has no rename at all.
+//! Every rejected option was seen to lose or hide work on real volumes: a soft mount reports an
+//! error for a rename that happens later, a cached listing hides another machine's files, and an
+//! object store has no rename at all.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -24,26 +24,26 @@ pub struct Mount {
     pub kind: String,
     pub source: String,
     pub mount_point: PathBuf,
-    /// Of the mount, then of the file system.
+    /// Options of the mount, then of the file system.
     pub options: Vec<String>,
-    /// Whether other machines may change it: then nothing here tells us of it.
+    /// True if other machines may change it: then this machine gets no notification of changes.
     pub shared: bool,
 }
 
-/// What a kind of volume can be relied on for.
+/// Reliability class of a file system type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Local,
-    /// Gone when the machine stops.
+    /// Lost when the machine stops.
     Memory,
-    /// Made for other systems: no links, no owners.
+    /// Made for other operating systems: no links, no owners.
     Foreign,
     Network,
     ObjectStore,
     Unknown,
 }
 
-/// How long an NFS client believes what it knows of a directory, unless the mount says otherwise.
+/// Default time for which an NFS client caches its knowledge of a directory.
 const ACDIRMAX_SEC: u64 = 60;
 
 const LOCAL: &[&str] = &[
@@ -74,7 +74,7 @@ const NETWORK: &[&str] = &[
     "smb3",
     "virtiofs",
 ];
-/// Programs that show an object store, or web pages, as if they were files.
+/// Programs that present an object store, or web pages, as files.
 const OBJECT_STORES: &[&str] = &[
     "blobfuse",
     "blobfuse2",
@@ -93,7 +93,7 @@ const OBJECT_STORES: &[&str] = &[
 ];
 
 impl Mount {
-    /// The mount that a directory lies on.
+    /// Returns the mount that contains a directory.
     pub fn of(dir: &Path) -> io::Result<Mount> {
         let id = mount_id(dir)?;
         let text = fs::read_to_string("/proc/self/mountinfo")?;
@@ -101,7 +101,7 @@ impl Mount {
         found.ok_or_else(|| io::Error::other("its mount is not in `/proc/self/mountinfo`"))
     }
 
-    /// Reads one line: `36 35 98:0 /root /at rw,noatime master:1 - ext4 /dev/sda1 rw,errors=x`.
+    /// Parses one line: `36 35 98:0 /root /at rw,noatime master:1 - ext4 /dev/sda1 rw,errors=x`.
     fn parse(line: &str) -> Option<Mount> {
         let (front, back) = line.split_once(" - ")?;
         let front: Vec<&str> = front.split(' ').collect();
@@ -143,7 +143,7 @@ impl Mount {
         }
     }
 
-    /// What is to be said of it.
+    /// Returns the findings about the mount.
     pub fn judge(&self) -> Vec<Finding> {
         self.judge_with(|| sshfs_options(self))
     }
@@ -252,8 +252,8 @@ impl Mount {
         findings
     }
 
-    /// For how many seconds an NFS client believes that a name is absent after it was looked up in
-    /// vain; nothing, where it asks the server each time.
+    /// Returns the number of seconds for which an NFS client caches that a name is absent; `None`
+    /// if it asks the server each time.
     fn absence_lag_sec(&self) -> Option<u64> {
         let asks = ["lookupcache=none", "lookupcache=pos", "lookupcache=positive", "noac"];
         if asks.iter().any(|option| self.has(option)) {
@@ -267,7 +267,8 @@ impl Mount {
     }
 }
 
-/// The kernel does not show the options that sshfs keeps to itself, but its command line does.
+/// Judges an sshfs mount from its command line: the kernel does not show options that sshfs handles
+/// itself.
 fn judge_sshfs(options: Option<&str>) -> Finding {
     let cure = "mount it with `-o dir_cache=no`";
     let off = |options: &str| {
@@ -291,7 +292,7 @@ fn judge_sshfs(options: Option<&str>) -> Finding {
     }
 }
 
-/// The arguments of the sshfs that serves a mount, where its process can be seen.
+/// Returns the arguments of the sshfs that serves a mount, if its process is visible.
 fn sshfs_options(mount: &Mount) -> Option<String> {
     let at = mount.mount_point.to_string_lossy();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
@@ -299,7 +300,7 @@ fn sshfs_options(mount: &Mount) -> Option<String> {
         let text = String::from_utf8_lossy(&bytes);
         let words: Vec<&str> = text.split_terminator('\0').collect();
         let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
-        // A mount point may have been given relative to where it was mounted from.
+        // The mount point may have been given as a relative path.
         let here = |word: &&str| {
             let word = word.trim_start_matches("./").trim_end_matches('/');
             !word.is_empty() && (at == word || at.ends_with(&format!("/{word}")))
@@ -311,7 +312,7 @@ fn sshfs_options(mount: &Mount) -> Option<String> {
     None
 }
 
-/// The number of the mount that a directory lies on; renames stay within one.
+/// Returns the ID of the mount that contains a directory; renames work only within one mount.
 pub fn mount_id(dir: &Path) -> io::Result<u64> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
     let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir)?;
@@ -320,7 +321,7 @@ pub fn mount_id(dir: &Path) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("the system does not say on which mount it lies"))
 }
 
-/// Space, tab, newline and backslash are written as three octal digits.
+/// Decodes the octal escapes of space, tab, newline and backslash.
 fn unescape(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! The second process: answers what the first one tries.
+//! The second process: responds to the tests of the first one.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,20 +12,20 @@ use super::talk::{self, BLOCK, DRAFTS, END, FAILED, LATE, PING, PONG, POST, Read
 use crate::disk::rename;
 use crate::exec::Stop;
 
-/// Longer than the first process takes, so that only its death ends the second one early.
+/// Longer than the first process takes, so that only its death causes this timeout.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Answers in a directory where a first process waits, until it has no more questions.
+/// Responds in a directory where a first process waits, until that has no more tests.
 pub fn serve(dir: &Path, stop: &Stop) -> io::Result<()> {
     let gone = AtomicBool::new(false);
     let side = Side { dir, stop, gone: &gone, until: Instant::now() + PATIENCE };
     renew(dir);
-    // The first process may be on another machine, where only this tells it the reason.
+    // If the first process is on another machine, this is its only way to learn the reason.
     answer(&side).inspect_err(|error| drop(side.post(FAILED, &error.to_string())))
 }
 
-/// Lists the directories above one that another machine made just now: this machine may remember
-/// that it was absent.
+/// Lists the parent directories of one that another machine has just created: this machine may have
+/// cached its absence.
 fn renew(dir: &Path) {
     let mut above: Vec<_> = dir.ancestors().skip(1).collect();
     above.reverse();
@@ -56,7 +56,7 @@ fn answer_pings(side: &Side) -> io::Result<()> {
             match rename(&side.path(PING, &name), &side.path(PONG, &name)) {
                 Ok(()) if name == END => return Ok(Some(())),
                 Ok(()) => {}
-                // Already answered, but the listing is an old one.
+                // It was answered already, but the listing is stale.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -65,12 +65,12 @@ fn answer_pings(side: &Side) -> io::Result<()> {
     })
 }
 
-/// Reads a file over and over while the other side replaces it.
+/// Reads a file repeatedly while the other side replaces it.
 fn read_replaced(side: &Side) -> io::Result<Reads> {
     let path = side.dir.join(talk::REPLACED);
     let mut seen = Reads::default();
     while Instant::now() < side.until && side.stop.level() == 0 {
-        // Also after the last replacement, so that there is always a read.
+        // Also read after the last replacement, so that there is at least one read.
         let last = side.list(POST)?.iter().any(|name| name == talk::REPLACED);
         for _ in 0..16 {
             seen.reads += 1;
@@ -80,7 +80,7 @@ fn read_replaced(side: &Side) -> io::Result<Reads> {
                     seen.torn += u64::from(!whole);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => seen.missing += 1,
-                // A server has forgotten the old file: whoever reads tries again.
+                // The server has dropped the old file; readers retry.
                 Err(error) if error.raw_os_error() == Some(Errno::ESTALE as i32) => {}
                 Err(error) => return Err(error),
             }

@@ -1,4 +1,4 @@
-//! What can be seen of a workspace and its machine without trying anything out.
+//! Inspects a workspace and its machine, without tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,11 +21,11 @@ const QUEUE: [&str; 4] = ["inbox", "processed", "failed", ".orchestrate"];
 
 const LITTLE_BYTES: u64 = 256 << 20;
 const FEW_FILES: u64 = 10_000;
-/// What the kernel gives a user without being asked; each program of a fleet takes one.
+/// The kernel's default limits per user; each program of a fleet needs one instance.
 const FEW_INSTANCES: u64 = 128;
 const FEW_WATCHES: u64 = 8_192;
 
-/// Whether the workspace can be written; `tried` is what became of trying.
+/// Checks that the workspace is writable; `tried` is the error of a test write, if it failed.
 pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
     let shown = workspace.display();
     if let Some(error) = tried {
@@ -51,19 +51,19 @@ pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
     Finding::ok("workspace", format!("`{shown}` can be written"))
 }
 
-/// What is wrong with the queue's name, which tells its volume from an empty mount point.
+/// Checks the queue's name, which distinguishes its volume from an empty mount point.
 pub fn queue(workspace: &Path) -> Option<Finding> {
     let fault = fault_of(&*disk::machine(), &Layout::new(workspace)).ok()??;
     let cure = fault.hint(&new_incarnation());
     Some(Finding::wrong("queue", fault.to_string(), cure))
 }
 
-/// Whether a file can be renamed from each directory of the queue to each other.
+/// Checks that files can be renamed between all directories of the queue.
 pub fn one_volume(workspace: &Path) -> Finding {
     let mut places: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     for name in directories(workspace) {
         let dir = workspace.join(&name);
-        // What is not there yet will be made in the workspace.
+        // A missing directory will be created in the workspace.
         let there = if dir.symlink_metadata().is_ok() { &dir } else { workspace };
         match volume(there) {
             Ok(volume) => places.entry(volume).or_default().push(name),
@@ -102,7 +102,7 @@ pub fn one_volume(workspace: &Path) -> Finding {
     )
 }
 
-/// The directories of the queue, and those of its agents.
+/// Returns the directories of the queue and of its agents.
 fn directories(workspace: &Path) -> Vec<String> {
     let mut names: Vec<String> = QUEUE.map(str::to_owned).to_vec();
     let agents = workspace.join("inbox").read_dir().into_iter().flatten().flatten();
@@ -113,17 +113,17 @@ fn directories(workspace: &Path) -> Vec<String> {
     names
 }
 
-/// Two directories are on one volume for `rename` only if both numbers agree: a bind mount has
-/// the device of the other, a subvolume its mount.
+/// Returns the mount ID and the device number. `rename` needs both to agree: a bind mount shares
+/// the device, a subvolume shares the mount.
 fn volume(dir: &Path) -> io::Result<(u64, u64)> {
     Ok((mount_id(dir)?, fs::metadata(dir)?.dev()))
 }
 
-/// Whether there is room for work.
+/// Checks the free space.
 pub fn room(workspace: &Path) -> Option<Finding> {
     let stat = statvfs(workspace).ok()?;
     let bytes = stat.blocks_available().saturating_mul(stat.fragment_size());
-    // Some file systems do not count files; they say that there are none at all.
+    // Some file systems do not count files and report a total of 0.
     let files = if stat.files() == 0 { u64::MAX } else { stat.files_available() };
     let mib = bytes >> 20;
     let more = match files {
@@ -141,8 +141,8 @@ pub fn room(workspace: &Path) -> Option<Finding> {
     })
 }
 
-/// Inboxes into which anybody may put work for an agent: no worker serves one, unless the settings
-/// allow it.
+/// Finds inboxes into which every user may put work for an agent. No worker serves such an inbox
+/// unless the settings allow it.
 pub fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
     let inboxes = directories(workspace).into_iter().filter(|name| name.starts_with("inbox"));
     let open = inboxes.filter(|name| {
@@ -160,7 +160,7 @@ pub fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
     .collect()
 }
 
-/// What belongs to the engine must be writable for us, and for nobody else.
+/// Checks that the engine's files are writable for this user and not for all users.
 pub fn permissions(workspace: &Path) -> Vec<Finding> {
     const NAME: &str = "permissions";
     let own = workspace.join(".orchestrate");
@@ -177,7 +177,7 @@ pub fn permissions(workspace: &Path) -> Vec<Finding> {
             let cure = format!("as root: chown -R {} {shown}", geteuid());
             findings.push(Finding::wrong(NAME, text, cure));
         } else if !metadata.is_symlink() && metadata.permissions().mode() & 0o002 != 0 {
-            // Whoever writes settings says which programs are run.
+            // A user who can write settings decides which programs run.
             let text = format!("every user of this machine may change `{shown}`");
             findings.push(Finding::warning(NAME, text, format!("chmod -R o-w {shown}")));
         }
@@ -189,7 +189,7 @@ pub fn permissions(workspace: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Whether the kernel will tell of changes.
+/// Checks if the kernel reports changes.
 pub fn notices() -> Finding {
     let limit = |name: &str| -> Option<u64> {
         fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?.trim().parse().ok()
@@ -214,7 +214,7 @@ pub fn notices() -> Finding {
     Finding::ok("inotify", text)
 }
 
-/// Which sandboxes this machine can put children into.
+/// Checks which sandboxes this machine supports for child processes.
 pub fn sandbox(powers: Powers) -> Finding {
     const NAME: &str = "sandbox";
     let files = Confinement { layers: vec![Reach::default()], no_network: false };

@@ -1,7 +1,7 @@
-//! What a volume does when two processes use it at once, measured.
+//! Measures the behavior of a volume that two processes use at once.
 //!
-//! The second process is this program once more, or one that somebody started on another machine.
-//! Each part has a time of its own, so that a slow volume is found slow instead of waited for.
+//! The second process is this program again, or one that the user started on another machine. Each
+//! part has its own time limit, so that a slow volume is reported as slow and does not block.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -21,13 +21,13 @@ use crate::exec::{self, Capture, Mask, Mode, Order, Stop, Sweep};
 use crate::fleet::hint::{Change, Hints};
 use crate::time::{Clock, SystemClock};
 
-/// How long the second process may take to appear, here and on another machine.
+/// Time limit for the second process to appear, on this and on another machine.
 const APPEAR: Duration = Duration::from_secs(3);
 const APPEAR_REMOTE: Duration = Duration::from_secs(180);
-/// How long all the rest may take.
+/// Time limit for everything after that.
 const TALK: Duration = Duration::from_secs(5);
 const TALK_REMOTE: Duration = Duration::from_secs(8);
-/// How long a name may stay absent that the other process has made, before that is called long.
+/// Maximum time for which a name that the other process has created may stay absent.
 const ABSENT: Duration = Duration::from_millis(1_500);
 const PINGS: usize = 200;
 const PINGING: Duration = Duration::from_millis(1_500);
@@ -37,12 +37,12 @@ const RACING: Duration = Duration::from_millis(1_000);
 const REPLACING: Duration = Duration::from_millis(300);
 const SYNCS: usize = 20;
 const SYNCING: Duration = Duration::from_millis(500);
-/// How long a lock may take to be granted.
+/// Time limit for a lock to be granted.
 const LOCKING: Duration = Duration::from_secs(2);
-/// How long a notice of a change may take before it is taken to be lost.
+/// Time limit for a change notification; after that, it counts as lost.
 const NOTICE: Duration = Duration::from_millis(200);
 
-/// Times in milliseconds, of so many measurements.
+/// Distribution of measured times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub count: usize,
@@ -60,21 +60,21 @@ impl Spread {
     }
 }
 
-/// How a race for files went.
+/// Result of a race for files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Race {
     pub files: usize,
     pub won_here: usize,
     pub won_there: usize,
-    /// Won by both, or by nobody, or by one who does not have the file.
+    /// Files that both processes won, or none, or one that does not have the file.
     pub broken: usize,
-    /// Won by one who was told to have lost.
+    /// Files whose winner got an error.
     pub false_errors: usize,
-    /// Losers who were told something else than that the file is not there.
+    /// Losers that got an error other than "not found".
     pub odd_errors: usize,
 }
 
-/// What was measured. What is missing could not be.
+/// The measurements. `None` if a measurement failed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Probe {
     pub remote: bool,
@@ -82,49 +82,50 @@ pub struct Probe {
     pub directory_sync: bool,
     pub hard_links: bool,
     pub symbolic_links: bool,
-    /// How much later the volume's clock is than ours.
+    /// Offset of the volume's clock from this machine's; positive if it is ahead.
     pub clock_offset_ms: Option<i64>,
-    /// From a rename to its answer by the other process, there and back.
+    /// Time from a rename to the other process's response, both ways.
     pub visibility: Option<Spread>,
     pub notices: bool,
     pub race: Option<Race>,
     pub replace: Option<Reads>,
-    /// Whether a lock of one process is seen by the other.
+    /// True if a lock of one process is visible to the other.
     pub locks: Option<bool>,
-    /// How long a name stays absent that was looked up before the other process made it.
+    /// Visibility of a name that was looked up before the other process created it.
     pub absence: Option<Absence>,
 }
 
-/// What became of a name that was looked up before another process made it.
+/// Visibility of a name that was looked up before another process created it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Absence {
-    /// How long it stayed absent, or how long that was tried.
+    /// Time for which it stayed absent, or the length of the test.
     pub lag_ms: f64,
-    /// It was still absent then: this machine remembers absence.
+    /// True if it was still absent then: this machine caches absence.
     pub remembered: bool,
-    /// A listing of its directory showed it.
+    /// True if a listing of its directory showed it.
     pub listed: bool,
 }
 
 impl Probe {
-    /// The longest that a change was seen to take; there and back, so one way took no longer.
+    /// Returns the longest observed delay of a change. It is a round trip, so one way took no
+    /// longer.
     pub fn lag(&self) -> Duration {
         let longest = self.visibility.map_or(0.0, |spread| spread.max_ms);
         Duration::from_secs_f64(longest / 1e3)
     }
 }
 
-/// Where and with whom to measure.
+/// The place and the participants of a measurement.
 pub struct Meeting<'a> {
     pub patient: &'a Patient,
     pub scratch: &'a Scratch,
     pub stop: &'a Stop,
     pub invite: Invite<'a>,
-    /// Whether other machines may use the volume too.
+    /// True if other machines may use the volume too.
     pub network: bool,
 }
 
-/// Measures, and says what it means.
+/// Measures, and returns the measurements and their findings.
 pub fn measure(meeting: &Meeting) -> (Probe, Vec<Finding>) {
     let remote = meeting.patient.depth == Depth::Remote;
     let mut probe = Probe { remote, ..Probe::default() };
@@ -144,7 +145,7 @@ fn lay_out(meeting: &Meeting) -> io::Result<()> {
     dirs.iter().try_for_each(|name| fs::create_dir(meeting.scratch.dir.join(name)))
 }
 
-/// What needs no second process.
+/// Measures what does not need a second process.
 fn alone(meeting: &Meeting, probe: &mut Probe) -> io::Result<()> {
     let dir = meeting.scratch.dir.join(DRAFTS);
     let (path, other) = (dir.join("alone"), dir.join("renamed"));
@@ -196,7 +197,7 @@ fn with_child(meeting: &Meeting, probe: &mut Probe) -> io::Result<()> {
             stop.request(2);
         }
         let ended = child.join().unwrap_or_else(|_| Err(io::Error::other("it was lost")));
-        // What the other process says of itself is worth more than that it is silent.
+        // The other process's own error is more useful than a report of its silence.
         talked.map_err(|error| match error.kind() {
             ErrorKind::BrokenPipe => ended.err().unwrap_or(error),
             _ => error,
@@ -233,7 +234,7 @@ fn run_child(meeting: &Meeting, stop: &Stop) -> io::Result<()> {
     }
 }
 
-/// The first process's part of the meeting.
+/// Runs the first process's side of the tests.
 fn talk_over(
     meeting: &Meeting,
     gone: &AtomicBool,
@@ -253,17 +254,17 @@ fn talk_over(
     Ok(())
 }
 
-/// Names the part of the examination in its error.
+/// Adds the part of the examination to an error.
 fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Whether the other side sees a lock of this one.
+/// Returns true if the other side sees a lock of this side.
 fn locks(side: &Side) -> io::Result<bool> {
     let path = side.dir.join(talk::LOCKED);
     fs::write(&path, "")?;
     let (done, locked) = mpsc::channel();
-    // The kernel asks again for as long as the server grants no lock: not waited for.
+    // The kernel retries until the server grants the lock, so do not wait for this thread.
     std::thread::spawn(move || drop(done.send(talk::lock(&path))));
     let _held = locked.recv_timeout(LOCKING).map_err(|_| {
         let message = "the volume granted no lock within 2 s; a server that was started just now \
@@ -274,7 +275,7 @@ fn locks(side: &Side) -> io::Result<bool> {
     Ok(!side.hear::<bool>("tried")?)
 }
 
-/// Looks a name up before the other side makes it, and measures how long it stays absent.
+/// Looks up a name before the other side creates it, and measures how long it stays absent.
 fn absence(side: &Side) -> io::Result<Absence> {
     let late = side.path(LATE, LATE);
     if fs::symlink_metadata(&late).is_ok() {
@@ -293,7 +294,7 @@ fn absence(side: &Side) -> io::Result<Absence> {
     Ok(Absence { lag_ms, remembered, listed })
 }
 
-/// Renames probes in, which the other side renames on, and measures how long that takes.
+/// Renames files into a directory, from which the other side moves them on, and measures the time.
 fn ping(side: &Side, probe: &mut Probe) -> io::Result<()> {
     let (noticed, notices) = mpsc::channel();
     let mut hints = Hints::new(move |_, change| {
@@ -321,7 +322,7 @@ fn ping(side: &Side, probe: &mut Probe) -> io::Result<()> {
     pinged
 }
 
-/// Both rename the same files at the same time.
+/// Lets both sides rename the same files at the same time.
 fn race(side: &Side) -> io::Result<Race> {
     let until = Instant::now() + LAYING_OUT;
     let mut files = 0;
@@ -336,8 +337,8 @@ fn race(side: &Side) -> io::Result<Race> {
     Ok(count_race(&here, &there, &side.list_anew(WON)?, &side.list_anew(RACE)?))
 }
 
-/// Compares what both were told with what is there. Files that only one of them came to are no
-/// race.
+/// Compares the reported results with the files. A file that only one side reached does not count
+/// as a race.
 fn count_race(here: &str, there: &str, won: &[String], left: &[String]) -> Race {
     let mut race = Race::default();
     let has = |file: usize, who: &str| won.contains(&target(file, who));
@@ -355,7 +356,7 @@ fn count_race(here: &str, there: &str, won: &[String], left: &[String]) -> Race 
     race
 }
 
-/// Replaces a file over and over while the other side reads it.
+/// Replaces a file repeatedly while the other side reads it.
 fn replace(side: &Side) -> io::Result<Reads> {
     let (draft, path) = (side.path(DRAFTS, "replacement"), side.dir.join(talk::REPLACED));
     let put = |letter: u8| {

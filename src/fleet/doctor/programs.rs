@@ -1,4 +1,4 @@
-//! The programs that steps and agents call: are they there, and do they do what is asked of them?
+//! Checks the programs that steps and agents call: are they installed, and do they work?
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,12 +17,12 @@ use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::workflow::problem::nearest;
 
-/// The first git whose `worktree list` can be read whatever names there are.
+/// The first Git whose `worktree list` can be parsed for all names.
 const GIT: [u64; 2] = [2, 36];
-/// How long a program may take to tell its version: all are asked at once, and people wait.
+/// Timeout of `--version`: all programs run at once, and the user waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What there is to say of all programs.
+/// Returns the findings about all programs.
 pub fn look(
     config: &Config,
     environment: &Environment,
@@ -36,7 +36,7 @@ pub fn look(
     }
     let git = exec::locate("git", path, workspace);
     let mut files: Vec<PathBuf> = git.iter().cloned().collect();
-    // What another program does with `--version` nobody knows, so it is not asked.
+    // The effect of `--version` on an unknown program is unknown, so it is not called.
     files.extend(config.providers().iter().filter_map(
         |(name, provider)| match programs.get(name) {
             Some(Program::Found(file)) if provider.adapter.tried().is_some() => Some(file.clone()),
@@ -57,7 +57,8 @@ pub fn look(
     findings
 }
 
-/// Providers that workers do not use on some machine, because they cannot.
+/// Returns the providers that workers have suspended on some machine, because they cannot run
+/// there.
 fn suspensions(workspace: &Path) -> Vec<Finding> {
     let mut all = parking::look(workspace).unwrap_or_default();
     all.retain(|parked| parked.cause == Cause::Machine);
@@ -75,7 +76,8 @@ fn suspensions(workspace: &Path) -> Vec<Finding> {
     all.iter().map(finding).collect()
 }
 
-/// What the settings name that is nowhere: work that says nothing of its own cannot be done.
+/// Finds names in the settings that do not exist: work that depends on such a default cannot be
+/// done.
 pub fn defaults(config: &Config) -> Vec<Finding> {
     const NAME: &str = "settings";
     let mut findings = Vec::new();
@@ -92,7 +94,7 @@ pub fn defaults(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Which name was meant, or which there are.
+/// Suggests the nearest known name, or lists all.
 fn meant<'a>(name: &str, known: impl Iterator<Item = &'a String> + Clone) -> String {
     match nearest(name, known.clone().map(String::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
@@ -180,7 +182,7 @@ fn judge_found(title: &str, name: &str, kind: Kind, file: &Path, versions: &Vers
     }
 }
 
-/// How a program is put in its place again.
+/// Returns the way to install a program again.
 fn again(kind: Kind) -> String {
     kind.install_hint().unwrap_or_else(|| "install it again".to_owned())
 }

@@ -1,4 +1,4 @@
-//! A directory to try things out in, gone when it is done with.
+//! A temporary directory for tests, removed when it is dropped.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Finding;
 
-/// `.orchestrate/doctor/<random>`, and whether `.orchestrate` itself is ours to remove.
+/// `.orchestrate/doctor/<random>`; `made_parent` is true if this process created `.orchestrate`.
 pub struct Scratch {
     pub dir: PathBuf,
     made_parent: bool,
@@ -27,7 +27,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// What an examination that was killed has left.
+    /// Reports the leftovers of an examination that was killed.
     pub fn leftovers(&self) -> Option<Finding> {
         let own = self.dir.file_name();
         let entries = self.dir.parent()?.read_dir().ok()?.flatten();
@@ -44,13 +44,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A second process may still be at work for a moment; what it adds is removed as well.
+        // A second process may still be running for a moment; its late files are removed as well.
         for _ in 0..3 {
             if fs::remove_dir_all(&self.dir).is_ok() {
                 break;
             }
         }
-        // These go only if they are empty: they may be somebody else's too.
+        // These are removed only if they are empty: other processes may use them too.
         let above = self.dir.ancestors().skip(1).take(if self.made_parent { 2 } else { 1 });
         for dir in above {
             let _ = fs::remove_dir(dir);

@@ -1,8 +1,8 @@
-//! Two processes that meet in a directory. They know of each other by listing it, and in no other
-//! way: so it does not matter on which machines they are.
+//! Communication of two processes through a directory. They learn of each other only by listing it,
+//! so they may be on different machines.
 //!
-//! **Invariant:** waiting ends: at the side's deadline, when a stop is asked for, and when the
-//! other process is known to be gone.
+//! **Invariant:** every wait ends: at the side's deadline, on a stop request, or when the other
+//! process is known to be gone.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use crate::disk::locks::try_lock;
 use crate::disk::{Disk, RealDisk, rename};
 use crate::exec::Stop;
 
-/// The directories of a meeting.
+/// Directories of a session.
 pub const DRAFTS: &str = "drafts";
 pub const POST: &str = "post";
 pub const PING: &str = "ping";
@@ -25,29 +25,29 @@ pub const PONG: &str = "pong";
 pub const RACE: &str = "race";
 pub const WON: &str = "won";
 pub const LATE: &str = "late";
-/// What is posted by a process that cannot go on: why.
+/// Message of a process that cannot continue: the reason.
 pub const FAILED: &str = "failed";
 
 /// The last ping.
 pub const END: &str = "end";
-/// The files that are replaced while they are read, and locked while somebody tries to.
+/// The file that is replaced while it is read, and the file for the lock test.
 pub const REPLACED: &str = "replaced";
 pub const LOCKED: &str = "locked";
 pub const BLOCK: usize = 4096;
 
-/// How long nothing new is seen before the directory is stirred.
+/// Time without news after which the directory is touched.
 const STIR: Duration = Duration::from_millis(100);
-/// The longest that the winner of a file waits.
+/// Maximum pause of the winner of a file.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Said when a race begins.
+/// Message that starts a race.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Go {
     pub files: usize,
     pub limit_ms: u64,
 }
 
-/// What a reader saw of a file that was replaced all the time.
+/// Observations of a reader of a file that is being replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
     pub reads: u64,
@@ -57,7 +57,7 @@ pub struct Reads {
     pub missing: u64,
 }
 
-/// One process of the two.
+/// One of the two processes.
 pub struct Side<'a> {
     pub dir: &'a Path,
     pub stop: &'a Stop,
@@ -74,27 +74,27 @@ impl Side<'_> {
         RealDisk::default().list(&self.dir.join(place))
     }
 
-    /// Lists a directory after a change of this process's own, which makes an NFS client forget the
-    /// listing that it has: one of NFS 3 cannot tell changes of one tick apart.
+    /// Lists a directory after a change by this process, which makes an NFS client drop its cached
+    /// listing: an NFS 3 client cannot distinguish changes within one clock tick.
     pub fn list_anew(&self, place: &str) -> io::Result<Vec<String>> {
         self.stir(place);
         self.list(place)
     }
 
-    /// Changes a directory and takes that back.
+    /// Changes a directory and reverts the change.
     fn stir(&self, place: &str) {
         let path = self.path(place, &format!(".stir-{}", std::process::id()));
         let _ = fs::write(&path, "").and_then(|()| fs::remove_file(&path));
     }
 
-    /// Says something; it is whole when it is seen.
+    /// Publishes a message atomically.
     pub fn post(&self, name: &str, word: &impl Serialize) -> io::Result<()> {
         let draft = self.path(DRAFTS, name);
         fs::write(&draft, serde_json::to_vec(word)?)?;
         rename(&draft, &self.path(POST, name))
     }
 
-    /// Waits for the other side to say something.
+    /// Waits for a message of the other side.
     pub fn hear<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
         self.wait(name, POST, self.until, |side| {
             let posted = side.list(POST)?;
@@ -106,14 +106,14 @@ impl Side<'_> {
             }
             match fs::read(side.path(POST, name)) {
                 Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-                // Listed but not to be opened yet: a cache that does not know it.
+                // Listed, but it cannot be opened yet: a cache does not know it.
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error),
             }
         })
     }
 
-    /// Why the other process could not go on, in its own words.
+    /// Returns the other process's own error.
     fn failure(&self) -> io::Error {
         let reason = fs::read(self.path(POST, FAILED)).ok();
         let reason: Option<String> = reason.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -121,7 +121,7 @@ impl Side<'_> {
         io::Error::other(format!("the other process failed: {reason}"))
     }
 
-    /// Looks into a directory again and again until there is an answer.
+    /// Calls `look` repeatedly until it returns an answer.
     pub fn wait<T>(
         &self,
         what: &str,
@@ -154,8 +154,8 @@ impl Side<'_> {
         }
     }
 
-    /// Renames file after file, as the other side does at the same time. A letter for each:
-    /// `w`on, `l`ost as it should be, `f`alsely told to have lost, `e`rror of another kind.
+    /// Renames one file after the other while the other side does the same. Returns a letter for
+    /// each: `w`on, `l`ost as expected, `f`alse error although it won, other `e`rror.
     pub fn race(&self, go: Go, who: &str) -> io::Result<String> {
         let until = Instant::now() + Duration::from_millis(go.limit_ms);
         let mut letters = Vec::new();
@@ -170,13 +170,14 @@ impl Side<'_> {
                 Err(error) if error.kind() == ErrorKind::NotFound => b'l',
                 Err(_) => b'e',
             });
-            // Whoever is ahead waits a moment, so that the other catches up and there is a race.
+            // The winner pauses for a moment, so that the other side catches up and there is a
+            // race.
             if letters.last() == Some(&b'w') {
                 let moment = 2.0 * chance() * began.elapsed().as_secs_f64();
                 std::thread::sleep(Duration::from_secs_f64(moment).min(MOMENT));
             }
         }
-        // A volume may report a failure of what it did; the queue looks for its target too.
+        // A volume may report failure of a successful rename; the queue checks its target too.
         let won = self.list_anew(WON)?;
         for (file, letter) in letters.iter_mut().enumerate() {
             if *letter != b'w' && won.binary_search(&target(file, who)).is_ok() {
@@ -187,18 +188,18 @@ impl Side<'_> {
     }
 }
 
-/// Tries to lock a file: the locked file, or nothing if the other side has the lock.
+/// Tries to lock a file. Returns the locked file, or `None` if the other side has the lock.
 pub fn lock(path: &Path) -> io::Result<Option<fs::File>> {
     let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
     Ok(try_lock(&file)?.then_some(file))
 }
 
-/// A number between 0 and 1.
+/// Returns a random number between 0 and 1.
 fn chance() -> f64 {
     crate::random::chance() as f64 / u64::MAX as f64
 }
 
-/// What a file of the race is called by whoever won it.
+/// Returns the name under which the winner stores a file of the race.
 pub fn target(file: usize, who: &str) -> String {
     format!("{file}.{who}")
 }

@@ -1,31 +1,32 @@
-//! How often a fleet looks, how often it says that it lives, and how long a claim lasts.
+//! Chooses a fleet's poll interval, heartbeat interval and lease.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The times that suit a volume, in milliseconds.
+/// Suitable times for a volume, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Times {
-    /// Between two signs of life of a worker.
+    /// Interval between two heartbeats of a worker.
     pub beat_ms: u64,
-    /// How long a claim lasts without one.
+    /// Lifetime of a claim without a heartbeat.
     pub ttl_ms: u64,
-    /// Between two looks into an inbox, while work flows and when there is none.
+    /// Poll interval of an inbox, with and without work.
     pub poll_min_ms: u64,
     pub poll_max_ms: u64,
 }
 
-/// Where every process sees every change at once, and the dead are known by their pid.
+/// For volumes on which every process sees every change at once, and dead processes are known by
+/// their PID.
 const LOCAL: Times = Times { beat_ms: 1_000, ttl_ms: 30_000, poll_min_ms: 100, poll_max_ms: 2_000 };
-/// Where a server may be away for a while without anybody being dead.
+/// For volumes whose server may be unavailable for a while although no worker is dead.
 const NETWORK: Times = Times { beat_ms: 10_000, ttl_ms: 60_000, ..LOCAL };
 
 impl Times {
-    /// The times for a volume on which a change takes `lag` to be seen.
+    /// Returns the times for a volume on which a change takes `lag` to become visible.
     ///
-    /// The lease is longer than three beats, each of which is seen that much later: a worker is
-    /// not taken to be dead because the news of it is slow.
+    /// The lease is longer than three heartbeats, each delayed by `lag`, so that slow visibility
+    /// does not make a worker look dead.
     pub fn choose(network: bool, lag: Duration) -> Times {
         let base = if network { NETWORK } else { LOCAL };
         let lag = u64::try_from(lag.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX / 8);

@@ -1,4 +1,4 @@
-//! What a dropped file becomes: a free task, or whatever whoever serves the inbox makes of it.
+//! Conversion of a dropped file to a free task, or to what the server of the inbox makes of it.
 
 use std::io;
 
@@ -8,36 +8,36 @@ use crate::fleet::member::unguessable;
 use crate::queue::{Task, TaskId};
 use crate::workflow::settings::agent_fault;
 
-/// A file that somebody dropped, read whole.
+/// A dropped file and its whole text.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
     pub agent: &'a str,
-    /// What its task must be called, so that taking it in twice gives one task.
+    /// Required ID of its task, so that adopting the file twice yields one task.
     pub id: &'a TaskId,
     /// The file's name.
     pub source: &'a str,
     pub text: &'a str,
 }
 
-/// What a dropped file becomes.
+/// The result of adopting a dropped file.
 #[derive(Debug)]
 pub enum Adopted {
-    /// A task, to be put out.
+    /// A task to publish.
     Task(Box<Task>),
-    /// Nothing, for this reason: one sentence.
+    /// Not a task; the reason in one sentence.
     Refused(String),
-    /// Whoever was asked has taken it in; doing so again for the same id changes nothing.
+    /// The adopter has handled the file. Adopting it again under the same ID changes nothing.
     Done,
 }
 
-/// Decides what a dropped file becomes. An error means: ask again later.
+/// Decides what a dropped file becomes. After an error, the caller retries later.
 pub trait Adopt: Send {
-    /// Whether files dropped for this agent are its to decide.
+    /// Returns true if this adopter handles files dropped for `agent`.
     fn serves(&self, agent: &str) -> bool;
     fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted>;
 }
 
-/// Every dropped file is a free task.
+/// Converts every dropped file to a free task.
 pub struct FreeTasks {
     pub config: Config,
 }

@@ -1,4 +1,4 @@
-//! Names of dropped files, as odd as people make them, and how such files are moved.
+//! Names of dropped files, which may contain any bytes, and moves of such files.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,10 +10,10 @@ use crate::disk;
 use crate::queue::name::ENDING;
 use crate::queue::{Layout, TaskId, TaskName};
 
-/// How many bytes of a file's name are kept.
+/// Maximum length of a dropped file's name, in bytes.
 pub const NAME_MAX: usize = 160;
 
-/// Whether a name is that of a file which somebody dropped.
+/// Returns true if this is the name of a dropped file.
 pub fn is_dropped(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let task = bytes.ends_with(ENDING.as_bytes()) && !bytes.starts_with(b".");
@@ -31,7 +31,8 @@ pub fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
     found
 }
 
-/// Why no worker takes a file of this name; `None` if one does, or if it is no file of a person.
+/// Returns the reason why no worker takes a file of this name. `None` if a worker does, or if no
+/// user created the file.
 fn reason(name: &OsStr) -> Option<&'static str> {
     let text = name.to_string_lossy();
     if is_dropped(name) || TaskName::is_name(&text) || text.starts_with(".nfs") {
@@ -40,13 +41,13 @@ fn reason(name: &OsStr) -> Option<&'static str> {
     let temporary = ["~", ".swp", ".tmp", ".part"].iter().any(|end| text.ends_with(end));
     match (text.ends_with(ENDING), temporary, text.starts_with('.')) {
         (true, _, true) => Some("names of tasks do not start with a dot"),
-        // Editors make such files, and rename or remove them.
+        // Editors create such files, and rename or remove them.
         (_, true, _) | (_, _, true) => None,
         _ => Some("names of tasks end in `.task`"),
     }
 }
 
-/// The names in a directory, as they are; one that is not there has none.
+/// Returns the names in a directory, unmodified. A missing directory has none.
 pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
     match disk::confirmed(&[dir], || std::fs::read_dir(dir)) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
@@ -56,13 +57,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Whether a file is in its directory.
+/// Returns true if the listing of a file's directory contains the file.
 pub fn is_listed(path: &Path) -> io::Result<bool> {
     let names = list(path.parent().unwrap_or(Path::new("")))?;
     Ok(names.iter().any(|name| Some(name.as_os_str()) == path.file_name()))
 }
 
-/// The dropped files of an agent that somebody has moved aside and that are no tasks yet.
+/// Returns an agent's dropped files that were moved aside and are not tasks yet.
 pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
@@ -74,19 +75,19 @@ pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A dropped file that somebody has moved aside, and that is no task yet.
+/// A dropped file that was moved aside and is not a task yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aside {
-    /// What its task will be called.
+    /// ID of its future task.
     pub id: TaskId,
     pub agent: String,
-    /// What the file was called.
+    /// Original name of the file.
     pub source: String,
-    /// Who moved it.
+    /// The worker that moved it.
     pub worker: String,
 }
 
-/// The files that were moved aside under ids that begin so, whoever they are for.
+/// Returns the files that were moved aside under IDs with this prefix, for any agent.
 pub fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
     let mut found = Vec::new();
     for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
@@ -104,8 +105,8 @@ pub fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
     Ok(found)
 }
 
-/// Renames to a name that only this process can have chosen. False if there was nothing to
-/// rename. Whatever the call said: it happened if the target is listed.
+/// Renames to a name that only this process can choose. Returns false if the source is missing. If
+/// the call reports an error, the rename still counts as done if the target is listed.
 pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
     let Err(error) = disk::rename(from, to) else { return Ok(true) };
     if is_listed(to)? {
@@ -114,8 +115,8 @@ pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(error) }
 }
 
-/// A file's name as a part of another: what could not be read back is written as `%` and two
-/// digits, and it is cut where it is too long.
+/// Converts a file name to a part of another name: escapes `%`, control characters, and invalid
+/// UTF-8 as `%` and two hex digits, and truncates a name that is too long.
 pub fn shown(name: &OsStr) -> String {
     let mut out = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
@@ -131,7 +132,7 @@ pub fn shown(name: &OsStr) -> String {
     if out.len() > NAME_MAX {
         let end = (0..=NAME_MAX).rev().find(|at| out.is_char_boundary(*at));
         out.truncate(end.unwrap_or(0));
-        // Not through the middle of an escape.
+        // Do not cut through an escape.
         if let Some(at) = out.rfind('%').filter(|at| *at + 3 > out.len()) {
             out.truncate(at);
         }
@@ -143,7 +144,7 @@ fn push_hex(out: &mut String, byte: u8) {
     out.push_str(&format!("%{byte:02X}"));
 }
 
-/// Reads the name of a file that was moved aside: the id, and what it was called.
+/// Parses the name of a file that was moved aside into the ID and the original name.
 pub fn read_name(file: &str) -> Option<(TaskId, String)> {
     let (id, shown) = file.split_at_checked(26)?;
     let (id, shown) = (TaskId::parse(id)?, shown.strip_prefix('-')?);

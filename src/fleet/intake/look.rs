@@ -1,8 +1,7 @@
-//! Looking at a file that somebody dropped: what it is, whether it is still being written, what
-//! it says.
+//! Inspects a dropped file: its type, its writers, and its content.
 //!
-//! **Invariant:** nothing here waits for anybody. A link is not followed, a pipe is not waited
-//! for, and no more is read than was asked for.
+//! **Invariant:** no function here blocks on another process. Links are not followed, reading a
+//! pipe does not block, and no read exceeds the requested limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -15,44 +14,44 @@ use nix::libc;
 
 use crate::disk;
 
-/// Chooses the signal that tells of a broken lease; `libc` does not name it.
+/// `fcntl` command that selects the signal for a broken lease; `libc` does not define it.
 const F_SETSIG: libc::c_int = 10;
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
-    /// Something else, in words.
+    /// Not a regular file; a description of the type.
     Other(&'static str),
-    /// It may not be read; the system's words.
+    /// A regular file that cannot be read; the error of the system.
     Locked(String),
 }
 
-/// What a file looked like. While two looks are equal, nothing was written.
+/// A snapshot of a file's metadata. While two snapshots are equal, the file was not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     pub kind: Kind,
     pub size: u64,
     pub modified: (i64, i64),
-    /// How many names the file has, here or elsewhere.
+    /// Number of hard links to the file.
     pub names: u64,
     identity: (u64, u64),
 }
 
-/// Whether somebody has a file open for writing.
+/// Presence of processes that have a file open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     None,
     Some,
-    /// The system does not say: it is another user's file, or on a volume without leases.
+    /// The kernel does not report it: another user owns the file, or the volume has no leases.
     Unknown,
 }
 
-/// Looks at a file. Nothing, if there is none; a handle, if it can be read.
+/// Inspects a file. Returns `None` if it does not exist, and a handle only if it can be read.
 pub fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     match disk::open(path, OpenOptions::new().read(true).custom_flags(flags)) {
-        // From the handle: what a name says may be old on a network volume.
+        // Use the handle: metadata by path may be stale on a network volume.
         Ok(file) => {
             let look = of(&file.metadata()?);
             let readable = look.kind == Kind::File;
@@ -91,12 +90,12 @@ fn of(known: &std::fs::Metadata) -> Look {
     }
 }
 
-/// Asks the kernel who writes: it gives a read lease only on a file that nobody has open for
-/// writing. The lease is given back at once.
+/// Asks the kernel for writers: it grants a read lease only on a file that no process has open for
+/// writing. The lease is released at once.
 pub fn writers(file: &File) -> Writers {
     let fd = file.as_raw_fd();
-    // Whoever opens the file in between breaks the lease, of which the kernel tells by a signal.
-    // The usual one would end this process; this one does nothing.
+    // A process that opens the file in between breaks the lease, and the kernel sends a signal. The
+    // default signal would end this process; this one is ignored.
     // SAFETY: three calls on a descriptor that `file` keeps open, with plain numbers.
     let (named, leased) = unsafe {
         let named = libc::fcntl(fd, F_SETSIG, libc::SIGURG);
@@ -113,7 +112,7 @@ pub fn writers(file: &File) -> Writers {
     if named == 0 && error == Errno::EAGAIN { Writers::Some } else { Writers::Unknown }
 }
 
-/// Reads a file from its beginning. Nothing, if it is longer than `limit`.
+/// Reads a file from its start. Returns `None` if it is longer than `limit`.
 pub fn read(mut file: &File, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;

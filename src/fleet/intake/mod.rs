@@ -1,16 +1,16 @@
-//! Intake: what people drop into an inbox becomes a task.
+//! Intake: turns files that users drop into an inbox into tasks.
 //!
-//! A dropped file is any `*.task` that is not named as the queue names its own. It is left alone
-//! until nobody has written to it for a while. Then it is moved aside, under a name that only this
-//! process can have chosen and that carries the id its task will have; read once nobody can write
-//! to it any more; put out as a sealed task; and kept in `intake/done/`. What cannot be a task
-//! goes to `failed/`, with a status that says why.
+//! A dropped file is any `*.task` whose name is not in the queue's own format. The intake leaves it
+//! alone until it has been unchanged for a while. Then it moves the file aside, under a name that
+//! only this process can choose and that contains the ID of the future task; reads it once no
+//! process can write to it; publishes it as a sealed task; and keeps the file in `intake/done/`. A
+//! file that cannot be a task goes to `failed/`, with a status that states the reason.
 //!
-//! The move decides: of all who saw the file one has it. Whoever finds the files of a dead
-//! process goes on with them, and the id says whether the task is out already.
+//! The move decides which process owns the file. A process that finds the files of a dead process
+//! continues with them; the ID shows if the task is already published.
 //!
-//! **Invariant:** a file is never lost, never run half-written, never put out twice. None blocks
-//! the others.
+//! **Invariant:** a file is never lost, never executed half-written, and never published twice. No
+//! file blocks the others.
 
 mod adopt;
 pub(super) mod files;
@@ -43,25 +43,25 @@ use crate::queue::{Layout, Published, Queue, Task, TaskId, TaskName};
 use crate::random::Random;
 use crate::time::{Clock, SystemClock};
 
-/// How long a file must be left alone where changes are seen late, or where the system does not
-/// tell who writes: longer than attributes are cached.
+/// Minimum time without changes if changes become visible late, or if the kernel does not report
+/// writers. It is longer than attributes are cached.
 const REMOTE_SETTLE: Duration = Duration::from_secs(3);
-/// How long half a text may wait for its other half, where nobody can tell whether it will come.
+/// Maximum wait for the rest of an incomplete text, if writers are unknown.
 const HALF: Duration = Duration::from_secs(60);
-/// When to try again what failed.
+/// Delay before the first retry.
 const AGAIN: Duration = Duration::from_secs(1);
-/// For how long what was listed is taken to be so.
+/// Validity of a listing, in milliseconds.
 const MOMENT_MS: u64 = 100;
-/// How many files one scan takes.
+/// Maximum number of files per scan.
 const GROUP: usize = 1000;
 const DONE: &str = "done";
 
-/// How files are taken.
+/// Settings of an intake.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub settle: Duration,
     pub task_bytes: u64,
-    /// Syncs before anything is promised.
+    /// True to sync before a task counts as published.
     pub durable: bool,
 }
 
@@ -72,13 +72,13 @@ impl Settings {
     }
 }
 
-/// What a scan came to.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Scanned {
     pub adopted: Vec<TaskName>,
-    /// Files that are no tasks, and why.
+    /// Files that are not tasks, each with the reason.
     pub refused: Vec<(String, String)>,
-    /// When to look again, though nothing changes.
+    /// Time of the next scan, even without a change. `None` if only a change requires one.
     pub next_look: Option<Instant>,
 }
 
@@ -88,11 +88,11 @@ impl Scanned {
     }
 }
 
-/// A file in an inbox, as it was when it was last seen to change.
+/// The state of a file in an inbox at its last observed change.
 struct Seen {
     look: Look,
     since: Instant,
-    /// It cannot be moved, which was told.
+    /// True if the file cannot be moved and this was reported.
     stuck: bool,
 }
 
@@ -103,25 +103,25 @@ struct Taken {
     source: String,
     path: PathBuf,
     since: Instant,
-    /// What it said when it was last read, if the system does not tell who writes.
+    /// Metadata and content at the last read, if the kernel does not report writers.
     read: Option<(Look, Vec<u8>)>,
     due: Instant,
-    /// Its task may be out already.
+    /// True if its task may already be published.
     tried: bool,
-    /// How often something about it failed that may pass.
+    /// Number of transient failures so far.
     failures: u32,
 }
 
-/// What a taken file is ready for.
+/// The result of examining a taken file.
 enum Ready {
     Wait,
-    /// Somebody else has it.
+    /// Another process took the file.
     Gone,
     No(String),
     Text(String),
 }
 
-/// What is to be done with a taken file.
+/// The next action for a taken file.
 enum Step {
     Wait,
     Over,
@@ -141,9 +141,9 @@ pub struct Intake {
     count: u64,
     seen: HashMap<(String, OsString), Seen>,
     taken: Vec<Taken>,
-    /// When it was last looked for what the dead left.
+    /// Time of the last recovery of files of dead processes.
     recovered: Option<Instant>,
-    /// Directories whose moves may not be on the medium yet.
+    /// Directories with moves that may not be synced yet.
     unsynced: BTreeSet<PathBuf>,
 }
 
@@ -165,7 +165,7 @@ impl Intake {
         }
     }
 
-    /// Looks at an inbox once, and goes on with what was taken before.
+    /// Scans an inbox once, and continues with the files that were taken before.
     pub fn scan(&mut self, queue: &dyn Queue, agent: &str) -> io::Result<Scanned> {
         self.scan_at(queue, agent, Instant::now())
     }
@@ -182,7 +182,7 @@ impl Intake {
         Ok(scanned)
     }
 
-    /// The dropped files that nobody has written to for long enough, oldest first.
+    /// Returns the dropped files that have been unchanged for long enough, oldest first.
     fn settled(
         &mut self,
         agent: &str,
@@ -198,7 +198,7 @@ impl Intake {
             let (look, file) = match look::look(&inbox.join(&name)) {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
-                // One that the system cannot open now is no reason not to look at the others.
+                // A file that cannot be opened now must not block the others.
                 Err(error) => {
                     tracing::debug!("`{}` cannot be looked at: {error}", name.to_string_lossy());
                     scanned.look_at(now + AGAIN);
@@ -226,7 +226,7 @@ impl Intake {
         Ok(settled.into_iter().take(GROUP).map(|(_, name)| name).collect())
     }
 
-    /// When a file that looks as it was seen may be taken; nothing, if it must change first.
+    /// Returns the time when an unchanged file may be taken, or `None` if it must change first.
     fn settles(&self, seen: &Seen, file: Option<&File>, now: Instant) -> Option<Instant> {
         if seen.stuck || (seen.look.kind == Kind::File && seen.look.size == 0) {
             return None;
@@ -243,12 +243,12 @@ impl Intake {
         }
     }
 
-    /// How long a file must be left alone where nobody tells who writes.
+    /// Minimum time without changes if writers are unknown.
     fn settle(&self) -> Duration {
         self.settings.settle.max(REMOTE_SETTLE)
     }
 
-    /// Who writes; other machines are not asked.
+    /// Returns the writers of a file. They are unknown on a network volume.
     fn writers(&self, file: &File) -> Writers {
         if self.remote { Writers::Unknown } else { look::writers(file) }
     }
@@ -292,8 +292,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Before anything is made of files that were moved aside, the moves are on the medium: one
-    /// that came back to the inbox after a power cut would be taken a second time.
+    /// Syncs the moves before any moved file is processed: a file that reappears in the inbox after
+    /// a power cut would be taken a second time.
     fn sync_moves(&mut self) -> io::Result<()> {
         while let Some(dir) = self.unsynced.last() {
             if self.settings.durable {
@@ -304,7 +304,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Goes on with the files that were taken, as far as they are due.
+    /// Continues with the taken files that are due.
     fn advance(&mut self, queue: &dyn Queue, now: Instant, scanned: &mut Scanned) {
         let mut ready = Vec::new();
         for mut taken in std::mem::take(&mut self.taken) {
@@ -323,7 +323,7 @@ impl Intake {
         self.put_out(queue, ready, now, scanned);
     }
 
-    /// What is to be done with a file now.
+    /// Decides the next action for a taken file.
     fn go_on(
         &mut self,
         taken: &mut Taken,
@@ -355,7 +355,7 @@ impl Intake {
         }
     }
 
-    /// Reads a taken file, as soon as nobody can write to it any more.
+    /// Reads a taken file as soon as no process can write to it.
     fn examine(&self, taken: &mut Taken, now: Instant) -> io::Result<Ready> {
         let Some((look, file)) = look::look(&taken.path)? else { return Ok(Ready::Gone) };
         let file = match (&look.kind, file) {
@@ -364,7 +364,7 @@ impl Intake {
             }
             (Kind::Locked(why), _) => return Ok(Ready::No(format!("it cannot be read: {why}"))),
             (Kind::File, None) => return Ok(Ready::No("it cannot be read".into())),
-            // It may be another's, which whoever dropped it could not have read.
+            // It may link to another user's file, which the user who dropped it could not read.
             (Kind::File, Some(_)) if look.names > 1 => {
                 let text = "it is a hard link: the file has another name; drop a copy of it";
                 return Ok(Ready::No(text.into()));
@@ -374,7 +374,7 @@ impl Intake {
         let writers = self.writers(&file);
         let late = now.saturating_duration_since(taken.since) >= HALF;
         if writers == Writers::Some {
-            // Its writer's handle went with it: it says when it is done by closing it.
+            // The writer's handle moved with the file; closing it ends the wait.
             taken.due = now + if late { AGAIN } else { self.settings.settle };
             return Ok(Ready::Wait);
         }
@@ -399,8 +399,8 @@ impl Intake {
         })
     }
 
-    /// Whether a file was read twice with the same result, far enough apart. What says nothing
-    /// yet, or cannot be read as it is, has longer.
+    /// Returns true if two reads far enough apart gave the same result. A text that is empty or
+    /// does not parse must also have waited for [`HALF`].
     fn stood_still(
         &self,
         taken: &mut Taken,
@@ -417,7 +417,7 @@ impl Intake {
         before.is_some_and(|(seen, said)| seen == *look && said == bytes) && (whole || late)
     }
 
-    /// Puts out tasks in one group, and keeps their files.
+    /// Publishes tasks in one group, and keeps their files.
     fn put_out(
         &mut self,
         queue: &dyn Queue,
@@ -436,7 +436,8 @@ impl Intake {
         let still = |task: &Task| {
             let now_ms = uptime_ms();
             let Some(path) = paths.get(&task.name.id) else { return Ok(true) };
-            // A moment ago it was; only somebody who was paused since may have lost it.
+            // The file was listed a moment ago; only a process suspended since then can have lost
+            // it.
             let mine = now_ms.saturating_sub(sure_ms.get()) < MOMENT_MS || is_listed(path)?;
             if mine {
                 sure_ms.set(now_ms);
@@ -458,7 +459,7 @@ impl Intake {
         }
     }
 
-    /// Without those that somebody has now who took this process for dead.
+    /// Filters out files that another process has taken because it declared this process dead.
     fn still_mine(&mut self, ready: Vec<(Taken, Task)>, now: Instant) -> Vec<(Taken, Task)> {
         let mut listed: HashMap<PathBuf, BTreeSet<OsString>> = HashMap::new();
         let mut mine = Vec::new();
@@ -489,7 +490,7 @@ impl Intake {
         self.taken.push(Taken { due, failures: taken.failures + 1, ..taken });
     }
 
-    /// Keeps the file of a task that is out.
+    /// Moves the file of a published task to `intake/done/`.
     fn put_away(&mut self, taken: Taken, now: Instant) {
         let dir = self.layout.intake().join(DONE).join(day(made_at(&taken.id)));
         let name = taken.path.file_name().unwrap_or_default();
@@ -500,7 +501,7 @@ impl Intake {
         }
     }
 
-    /// Whether nothing is at hand that was taken and is not a task yet.
+    /// Returns true if every taken file has become a task or was refused.
     pub fn is_idle(&self) -> bool {
         self.taken.is_empty()
     }
@@ -509,7 +510,7 @@ impl Intake {
         self.layout.intake().join(owner).join(agent)
     }
 
-    /// Ids of one process sort in the order they were made in.
+    /// Returns a new ID. IDs of one process sort in the order of their creation.
     fn new_id(&mut self) -> TaskId {
         self.count += 1;
         let rest = u128::from(self.random.draw() & 0xffff_ffff_ffff);

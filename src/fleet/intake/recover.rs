@@ -1,5 +1,5 @@
-//! Going on with what a dead process had begun: its files are taken over one by one, and the id
-//! that each carries says whether its task is out already.
+//! Recovery of files that a dead process had moved aside. This process takes them over one by one;
+//! the ID in each name shows if the task is already published.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use super::files::{list, move_unique, read_name};
 use super::{DONE, Intake, Taken};
 
 impl Intake {
-    /// Goes on with the files that a dead process had moved aside, from the next scan on. Says
-    /// how many there are.
+    /// Takes over the files that a dead process had moved aside; the next scan continues with them.
+    /// Returns their number.
     pub fn recover(&mut self, dead: &str) -> io::Result<usize> {
         let theirs = self.layout.intake().join(dead);
         let before = self.taken.len();
         for agent in list(&theirs)?.iter().filter_map(|name| name.to_str()) {
-            // A worker would make nothing of a run.
+            // For example, a worker cannot adopt a run.
             if !self.adopt.serves(agent) {
                 continue;
             }
@@ -28,15 +28,16 @@ impl Intake {
                     self.taken.push(Taken::new(agent, id, source, path, now, true));
                 }
             }
-            // Gone, unless somebody else is at it.
+            // Fails if another process still uses the directory.
             let _ = std::fs::remove_dir(theirs.join(agent));
         }
         let _ = std::fs::remove_dir(&theirs);
         Ok(self.taken.len() - before)
     }
 
-    /// The same from time to time, and at once if somebody died: whoever found a process dead may
-    /// be one that could make nothing of its files.
+    /// Calls [`Self::recover_all`] at most once per `every`, or at once if a member died. The
+    /// periodic call is needed because the process that detected the death may not serve the files'
+    /// agents.
     pub fn recover_if_due(
         &mut self,
         somebody_died: bool,
@@ -51,8 +52,8 @@ impl Intake {
         Ok(found)
     }
 
-    /// Recovers the files of every process that does not live. `lives` is asked after it was seen
-    /// what each left, so a process that comes up meanwhile is not taken for dead.
+    /// Recovers the files of every process that is not alive. Calls `lives` after it listed the
+    /// owners, so that a process that starts meanwhile does not count as dead.
     pub fn recover_all(&mut self, lives: &dyn Fn(&str) -> io::Result<bool>) -> io::Result<usize> {
         let mut found = 0;
         for owner in list(&self.layout.intake())? {

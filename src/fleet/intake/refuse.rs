@@ -1,4 +1,4 @@
-//! The end of a dropped file that is no task: it goes to `failed/`, and its status says why.
+//! Ends a dropped file that is not a task: moves it to `failed/`, with the reason in its status.
 
 use std::io;
 
@@ -11,18 +11,18 @@ use crate::queue::name::{ENDING, label};
 use crate::queue::{ClaimName, End, TaskName, seal};
 use crate::time::{Clock, SystemClock};
 
-/// Who ends a file that never became a task.
+/// Worker name in the claim of a file that never became a task.
 const INTAKE: &str = "intake";
 
 impl Intake {
-    /// Ends a file that is no task. Its status lies there before it does, so that whoever sees
-    /// the one finds the other.
+    /// Ends a file that is not a task. Writes the status before it moves the file, so that a reader
+    /// who sees the file also finds its status.
     pub(super) fn refuse(&self, taken: &Taken, reason: &str) -> io::Result<()> {
         let batch = day(made_at(&taken.id));
         let stem = taken.source.strip_suffix(ENDING).unwrap_or(&taken.source);
         let (id, label) = (taken.id.clone(), label(stem));
         let task = TaskName { priority: 5, id, label, attempt: 1, crashes: 0 };
-        // The same whoever does it.
+        // Derived from the ID, so that every process chooses the same name.
         let claim = taken.id.as_str()[16..].to_ascii_lowercase();
         let name = ClaimName { task, worker: INTAKE.into(), claim };
         let dir = self.layout.end(End::Failed, &batch);

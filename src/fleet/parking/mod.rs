@@ -1,16 +1,17 @@
-//! Accounts of providers that are left alone: what one process learnt of a limit, all others of
-//! the workspace heed.
+//! Parked provider accounts. If one process reaches a limit, all processes of the workspace respect
+//! it.
 //!
-//! A note in `.orchestrate/parked/` says why and for how long ([`note`]). When its time is over,
-//! one process tries the account while the others wait: whoever makes the file of the trial. If
-//! it is answered, those who waited begin one after the other; if not, the rest is longer.
+//! A note in `.orchestrate/parked/` states the cause and the duration ([`note`]). When the rest is
+//! over, one process tries the account while the others wait: the process that creates the trial
+//! file. If the account answers, the waiting tasks start one after the other; if not, the next rest
+//! is longer.
 //!
-//! A provider that cannot be used on one machine is suspended there in the same way. Workers of
-//! other machines go on, and a local run, whose environment may be another one, neither heeds a
-//! suspension nor leaves one.
+//! A provider that cannot be used on one machine is suspended there in the same way. Workers on
+//! other machines continue. A local run, whose environment may differ, neither respects nor creates
+//! a suspension.
 //!
-//! **Invariant:** whoever asks has a [`Pass`]. What a pass learns counts for everybody; a trial
-//! that ends without having learnt anything is left to others.
+//! **Invariant:** every request to a provider has a [`Pass`]. All processes share the result of a
+//! pass. A trial that ends without a result is left to other processes.
 
 mod note;
 mod streak;
@@ -35,25 +36,26 @@ use crate::queue::seal;
 use crate::random::{chance, word};
 use crate::time::{Clock, SystemClock, Time};
 
-/// Where notes lie in a workspace.
+/// Directory of the notes in a workspace.
 pub const PARKED: &str = ".orchestrate/parked";
 
-/// How seldom the notes are looked at.
+/// Minimum interval between two reads of the notes.
 const PACE: Duration = Duration::from_millis(250);
-/// How long a trial may take before another process tries too.
+/// Maximum duration of a trial before another process may try too.
 const TRIAL: Duration = Duration::from_secs(120);
-/// The largest note that is read.
+/// Maximum size of a note that is read.
 const NOTE_BYTES: u64 = 64 << 10;
-/// At which attempt a task counts as failed that is met by faults which may be its own.
+/// Attempt at which a task that keeps meeting faults of possibly its own making counts as failed.
 const TRIES: u32 = 6;
 
-/// What one process knows of accounts that are left alone.
+/// One process's knowledge of parked accounts.
 pub struct Parking {
     dir: PathBuf,
     here: Process,
     first: Duration,
     most: Duration,
-    /// A person started this process: what a person had to do before that may have been done.
+    /// True if a user started this process: the user may already have done what an older note asks
+    /// for.
     by_hand: bool,
     state: Mutex<State>,
     streaks: Mutex<Streaks>,
@@ -65,18 +67,18 @@ struct State {
     began: bool,
     notes: HashMap<String, Seen>,
     trials: HashMap<String, Instant>,
-    /// When the next question may be asked of an account that works again.
+    /// Time of the next allowed request to an account that works again, by account.
     next: HashMap<String, Instant>,
 }
 
 struct Seen {
     note: Note,
     first: Instant,
-    /// It was there before this process was.
+    /// True if the note existed before this process.
     older: bool,
 }
 
-/// Whether an account may be asked.
+/// The answer to a request to use an account.
 pub enum Entry {
     Open(Arc<Pass>),
     Parked(Box<Note>),
@@ -103,14 +105,14 @@ impl Parking {
         self.streaks.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Whether any account is left alone, or was a moment ago.
+    /// Returns true if any account is parked, or was at the last read of the notes.
     pub fn any(&self) -> bool {
         let mut state = self.state();
         self.refresh(&mut state);
         !state.notes.is_empty()
     }
 
-    /// Asks to ask a provider, or to do work that asks none.
+    /// Requests permission to use a provider, or to do work that needs none.
     pub fn enter(self: &Arc<Self>, target: &Target) -> Entry {
         let mut state = self.state();
         self.refresh(&mut state);
@@ -122,7 +124,7 @@ impl Parking {
                 continue;
             }
             let left = seen.note.left(host::since(seen.first), now);
-            // What has to be done on this machine may have been done before this process began.
+            // A user may have fixed this machine before this process started.
             let again = seen.older
                 && (seen.note.cause == Cause::Machine
                     || seen.note.cause == Cause::Person && self.by_hand);
@@ -142,7 +144,7 @@ impl Parking {
             Cause::Easing => match state.next.get(&target.account) {
                 Some(next) if *next > host::instant() => Entry::Parked(Box::new(note)),
                 _ => {
-                    // About four in the time that is left, at no regular distance.
+                    // About four requests in the remaining time, at random intervals.
                     let wait = left.mul_f64((chance() % 1000) as f64 / 2000.0);
                     state.next.insert(target.account.clone(), host::instant() + wait);
                     Entry::Open(self.pass(target, None))
@@ -155,7 +157,7 @@ impl Parking {
         }
     }
 
-    /// The notes that may keep a target from being asked here, by their files.
+    /// Returns the file names of all notes that can stop this target on this machine.
     fn files(&self, target: &Target) -> Vec<String> {
         let host = &self.here.host;
         let mut files = vec![Target::any().machine_file(host)];
@@ -177,7 +179,7 @@ impl Parking {
         })
     }
 
-    /// Becomes the one that tries an account, unless somebody else does.
+    /// Creates the trial file for an account. Returns `None` if another process is trying it.
     fn try_out(&self, state: &mut State, note: &Note) -> Option<PathBuf> {
         let of_note = |file: &str| {
             let (of, word, number) = read_trial(file)?;
@@ -199,7 +201,7 @@ impl Parking {
         let made = disk::machine().write_new(&[(path.clone(), seal::seal(&who))], false);
         match made.into_iter().next() {
             Some(Ok(())) => Some(path),
-            // Whoever comes first tries.
+            // Another process created the file first and tries.
             Some(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => None,
             Some(Err(error)) => {
                 tracing::warn!("cannot try provider account `{}`: {error}", note.account);
@@ -209,7 +211,7 @@ impl Parking {
         }
     }
 
-    /// Whether whoever made a trial was a process of this machine, and is gone.
+    /// Returns true if the owner of a trial was a process of this machine and is gone.
     fn is_dead(&self, file: &str) -> bool {
         let bytes = disk::machine().read_regular(&self.dir.join(file), NOTE_BYTES);
         let who = bytes.ok().and_then(|bytes| seal::unseal(&bytes));
@@ -218,7 +220,7 @@ impl Parking {
         process.is_some_and(|process| self.here.is_beside(&process) && !process.lives_here())
     }
 
-    /// Reads the notes again, if that was not done a moment ago.
+    /// Reads the notes again, unless they were read within [`PACE`].
     fn refresh(&self, state: &mut State) {
         if state.looked.is_some_and(|looked| host::since(looked) < PACE) {
             return;
@@ -227,7 +229,7 @@ impl Parking {
         let files = match disk.list(&self.dir) {
             Ok(files) => files,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            // A volume that is away for a moment says nothing.
+            // The volume is unavailable for a moment: keep the known notes.
             Err(_) => return,
         };
         let (mut notes, mut trials) = (HashMap::new(), HashMap::new());
@@ -238,7 +240,8 @@ impl Parking {
                 continue;
             }
             let bytes = disk.read_regular(&self.dir.join(&file), NOTE_BYTES);
-            // What is no note was torn or made by hand, and stops nobody; `fsck` tells of it.
+            // A file that is not a note was torn or created by hand, and stops no task; `fsck`
+            // reports it.
             let Some(note) = bytes.ok().and_then(|bytes| Note::read(&file, &bytes)) else {
                 continue;
             };
@@ -251,15 +254,16 @@ impl Parking {
         (state.looked, state.began) = (Some(host::instant()), true);
     }
 
-    /// Leaves a note for everybody.
+    /// Writes a note for all processes of the workspace.
     fn write(&self, note: &Note) -> io::Result<()> {
         let disk = disk::machine();
-        // Not its parents: a workspace whose volume is away must not get a second one.
+        // Not its parents: if the volume is unavailable, a second workspace must not appear in its
+        // place.
         disk.make_dir(&self.dir)?;
         disk::swap(&*disk, &self.dir.join(note.file()), &note.sealed())
     }
 
-    /// Takes in that a target cannot be asked. `under`: the note that it was tried after.
+    /// Records that a target cannot be used. `under` is the note that this request was a trial of.
     fn strike(
         &self,
         target: &Target,
@@ -287,7 +291,7 @@ impl Parking {
         if let Some(seen) = state.notes.get(&note.file())
             && under.is_none_or(|under| under.word != seen.note.word)
         {
-            // It was asked before that was known.
+            // The request started before that note was known.
             let left = seen.note.left(host::since(seen.first), SystemClock.now());
             if !left.is_zero() && !seen.note.yields_to(&note, left) {
                 return Ok(Some(seen.note.clone()));
@@ -298,8 +302,8 @@ impl Parking {
         Ok(Some(note))
     }
 
-    /// Suspends a target on this machine, outside of any task. Returns the note, unless no note
-    /// can be written.
+    /// Suspends a target on this machine, outside of any task. Returns the note, unless no note can
+    /// be written.
     pub fn suspend(&self, target: &Target, fault: MachineFault, reason: &str) -> Option<Note> {
         let verdict = Verdict::Machine { fault, reason: reason.into() };
         let struck = self.strike(target, &verdict, None, None);
@@ -307,7 +311,7 @@ impl Parking {
         struck.inspect_err(warn).ok().flatten()
     }
 
-    /// Takes in that an account that was tried works again.
+    /// Records that an account that was tried works again.
     fn clear(&self, tried: &Note) {
         let mut state = self.state();
         state.looked = None;
@@ -327,19 +331,19 @@ impl Parking {
     }
 }
 
-/// The right to ask an account once.
+/// The permission to use an account once.
 #[derive(Default)]
 pub struct Pass {
     parking: Option<Arc<Parking>>,
     target: Target,
-    /// The note that it is tried after, and the file by which nobody else does.
+    /// The note that this pass is a trial of, and the trial file, which excludes other processes.
     trial: Mutex<Option<(Note, PathBuf)>>,
-    /// What was learnt, and kept for all.
+    /// The note that resulted, which all processes see.
     kept: Mutex<Option<Note>>,
 }
 
 impl Pass {
-    /// For asking where nobody else does.
+    /// Returns a pass for a request that no other process shares.
     pub fn free() -> Arc<Pass> {
         Arc::default()
     }
@@ -361,14 +365,14 @@ impl Pass {
         trial.as_ref().map(|(note, _)| note.clone())
     }
 
-    /// It is answered.
+    /// Records that the provider answered.
     pub fn works(&self) {
         let (Some(parking), Some(tried)) = (&self.parking, self.tried()) else { return };
         parking.clear(&tried);
         self.end_trial();
     }
 
-    /// Takes in what came of asking.
+    /// Records the outcome of a request.
     pub fn heard(&self, outcome: &Outcome) {
         match &outcome.verdict {
             Verdict::Answered => match lacking(outcome.session.as_deref(), &outcome.usage) {
@@ -377,8 +381,8 @@ impl Pass {
                 }
                 _ => self.works(),
             },
-            // Also a refusal is an answer of somebody who is there; but not where one was refused
-            // after the other.
+            // A refusal is also an answer of a working provider, but not if this is a trial after
+            // repeated failures.
             Verdict::Fail { .. } | Verdict::Limit { .. } if !self.is_after_failures() => {
                 self.works();
             }
@@ -387,14 +391,14 @@ impl Pass {
         }
     }
 
-    /// Takes in what the provider said before it ended: it met a limit, and waits by itself. The
-    /// others need not meet it too.
+    /// Records a limit that the provider reported before it ended; the provider itself waits. Other
+    /// processes then need not reach the limit too.
     pub fn met(&self, verdict: &Verdict) {
         self.strike(&self.target, verdict, None);
     }
 
-    /// Takes in that the provider cannot be used here. A fault of the resources that every child
-    /// needs suspends the whole machine.
+    /// Records that the provider cannot be used on this machine. A lack of resources that every
+    /// child process needs suspends the whole machine.
     pub fn suspend(&self, fault: MachineFault, reason: &str) {
         let any = Target::any();
         let target = if fault == MachineFault::Resources { &any } else { &self.target };
@@ -404,7 +408,7 @@ impl Pass {
     fn strike(&self, target: &Target, verdict: &Verdict, works_at: Option<Time>) {
         let Some(parking) = &self.parking else { return };
         let of_machine = matches!(verdict, Verdict::Machine { .. });
-        // A pass that was entered before the task could be read is for no account.
+        // A pass that was issued before the task could be read has no account.
         if !of_machine && *target == Target::any() {
             return;
         }
@@ -421,7 +425,7 @@ impl Pass {
         self.end_trial();
     }
 
-    /// Whether it is tried after several tasks failed for one reason, or a test did.
+    /// Returns true if this is a trial after repeated failures, or after a failed test.
     fn is_after_failures(&self) -> bool {
         matches!(self.tried_fault(), Some(MachineFault::Repeated | MachineFault::Test))
     }
@@ -430,7 +434,7 @@ impl Pass {
         self.tried().and_then(|note| note.fault)
     }
 
-    /// Takes in that a task ended with an answer.
+    /// Records that a task ended with an answer.
     pub fn answered(&self) {
         self.works();
         if let Some(parking) = &self.parking {
@@ -438,15 +442,15 @@ impl Pass {
         }
     }
 
-    /// Takes in that a task failed without an answer. Suspends the provider if several tasks in a
-    /// row did for the same reason. Returns whether the task goes back to its inbox.
+    /// Records that a task failed without an answer. Suspends the provider if several tasks in a
+    /// row failed for the same reason. Returns true if the task goes back to its inbox.
     pub fn failed(&self, task: &str, reason: &str) -> bool {
         let Some(parking) = &self.parking else { return false };
         let file = self.target.machine_file(&parking.here.host);
         let tried = self.tried().filter(|note| note.fault == Some(MachineFault::Repeated));
         let as_before = tried.is_some_and(|note| is_same(&note.reason, reason));
         if !parking.streaks().failed(&file, task, reason) && !as_before {
-            // Whatever this is, it is not what kept the provider from being used here.
+            // This failure is not the one that the provider was suspended for.
             if self.tried().is_some_and(|note| note.cause == Cause::Machine) {
                 self.works();
             }
@@ -456,15 +460,15 @@ impl Pass {
         self.parked().is_some()
     }
 
-    /// What everybody knows since this was heard.
+    /// Returns the note that resulted from this pass, if any.
     pub fn parked(&self) -> Option<Note> {
         self.kept.lock().unwrap_or_else(|poison| poison.into_inner()).clone()
     }
 
-    /// Whether a task that met this goes back to its inbox: it is not to blame, or has not often
-    /// been met by what it may be to blame for.
+    /// Returns true if a task with this verdict goes back to its inbox: it is not to blame, or it
+    /// has not yet met a fault of possibly its own making too often.
     pub fn returns(&self, verdict: &Verdict, task: &str, attempt: u32) -> bool {
-        // If nobody could be told, it would be claimed again at once.
+        // Without a note for all processes, the task would be claimed again at once.
         self.parked().is_some()
             && match verdict {
                 Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. } => true,
@@ -482,7 +486,7 @@ impl Pass {
 }
 
 impl Drop for Pass {
-    /// A trial that learnt nothing is left to others.
+    /// Leaves a trial without a result to other processes.
     fn drop(&mut self) {
         self.end_trial();
     }

@@ -1,9 +1,9 @@
-//! What is known of an account that is not asked, or of a provider that cannot be used on one
-//! machine: why, for how long, and how often already.
+//! The note about a parked account, or about a provider that cannot be used on one machine: the
+//! cause, the duration, and the number of failures in a row.
 //!
-//! **Invariant:** no time of another machine decides alone. A rest is counted by whoever waits,
-//! from when it first saw the note; the time that a provider told can only shorten it. A clock
-//! that is wrong costs one question too early, and nobody rests longer than [`LONGEST`].
+//! **Invariant:** a time of another machine never decides alone. Each process counts a rest from
+//! when it first saw the note; the time that a provider reported can only shorten it. A wrong clock
+//! costs one premature request, and no rest is longer than [`LONGEST`].
 
 use std::time::Duration;
 
@@ -14,27 +14,28 @@ use crate::provider::{Kind, MachineFault, Verdict};
 use crate::queue::seal;
 use crate::time::{Clock, SystemClock, Time};
 
-/// Longer than any limit that a provider is known to have, which is a week.
+/// Maximum rest. It is longer than any known provider limit (at most a week).
 pub const LONGEST: Duration = Duration::from_secs(8 * 86_400);
-/// Over how long those who waited begin at most, once it works again.
+/// Maximum period over which waiting tasks start, once the account works again.
 const EASED_MS: u64 = 60_000;
 const SCHEMA: &str = "parked/v1";
-/// How much is kept of what a provider said.
+/// Maximum number of characters of a provider's message to keep.
 const REASON: usize = 400;
 
-/// Why an account is not asked.
+/// The reason why an account is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It said when it works again.
+    /// The provider reported when the account works again.
     Limit,
-    /// It could not answer, and did not say for how long.
+    /// The provider could not answer, and did not report for how long.
     Busy,
-    /// It works again when a person has done something.
+    /// The account works again after a user has acted.
     Person,
-    /// It works again, and those who waited do not begin all at once.
+    /// The account works again; the waiting tasks start one after the other.
     Easing,
-    /// It cannot be used on one machine, which no task is to blame for: it is suspended there.
+    /// The provider cannot be used on one machine, through no fault of a task: it is suspended
+    /// there.
     Machine,
 }
 
@@ -50,8 +51,8 @@ impl Cause {
     }
 }
 
-/// What a question is put to: an account, through a provider, by a program. All of it is empty for
-/// work that asks no provider; only a fault of the whole machine keeps that back.
+/// The destination of a request: an account, through a provider, by a program. All fields are empty
+/// for work that uses no provider; only a fault of the whole machine stops such work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     pub account: String,
@@ -61,8 +62,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The file of a suspension on a machine. Two workflows may call different programs by the
-    /// name of one provider, so the name of the program is part of it where it differs.
+    /// Returns the file name of a suspension on a machine. Two workflows may use one provider name
+    /// for different programs, so the name includes the program's name if it differs.
     pub fn machine_file(&self, host: &str) -> String {
         let (provider, host) = (&self.provider, plain(host));
         match self.program.rsplit('/').next().unwrap_or_default() {
@@ -71,68 +72,68 @@ impl Target {
         }
     }
 
-    /// The same for a whole machine, whatever is asked.
+    /// Returns the empty target, whose suspension stops every task on a machine.
     pub fn any() -> Target {
         Target::default()
     }
 }
 
-/// What lies in `.orchestrate/parked/`.
+/// A file in `.orchestrate/parked/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Note {
     schema: String,
     pub account: String,
-    /// The provider that met it.
+    /// The provider through which the failure occurred.
     pub provider: String,
     pub cause: Cause,
     pub reason: String,
-    /// How long it is left alone, counted from when whoever waits saw this first.
+    /// Duration of the rest, which each waiting process counts from when it first saw this note.
     pub rest_ms: u64,
-    /// When that is over by the clock of the provider, or of whoever wrote this.
+    /// End of the rest by the clock of the provider, or of the process that wrote this note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// How often in a row it was met.
+    /// Number of failures in a row.
     pub strikes: u32,
-    /// When and where it was met, for people.
+    /// Time and machine of the failure, for display.
     pub at: Time,
     pub host: String,
-    /// What is wrong with the machine, and what to do about it.
+    /// The fault of the machine, and its fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<MachineFault>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
-    /// The program that is suspended there.
+    /// The program that is suspended on that machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub program: String,
-    /// Tells it from all others.
+    /// Random token that identifies this note.
     pub word: String,
 }
 
-/// What is true of every strike of one process.
+/// The common data of every note that one process writes.
 pub struct Striker<'a> {
     pub target: &'a Target,
     pub host: &'a str,
     pub now: Time,
     pub word: String,
-    /// How long a provider is left alone that does not say how long, at first and at most.
+    /// First and maximum rest of a provider that reports no duration.
     pub first: Duration,
     pub most: Duration,
 }
 
 impl Striker<'_> {
-    /// What an answer says of the account it is under, after so many strikes. Nothing, if it says
-    /// that it may be asked.
+    /// Returns the note that a verdict leads to, after `strikes` earlier failures in a row. Returns
+    /// `None` if the account may still be used.
     pub fn note(self, verdict: &Verdict, works_at: Option<Time>, strikes: u32) -> Option<Note> {
         let now = self.now;
         let strikes = strikes.saturating_add(1);
-        // The rest after so many strikes, where nobody says how long it is.
+        // The rest after this number of failures, if the provider reports no duration.
         let grown = |strikes: u32| {
             self.first.saturating_mul(1 << strikes.saturating_sub(1).min(20)).min(self.most)
         };
         let (cause, rest) = match (verdict, works_at) {
-            // Also one that is too far off for a run to wait for.
+            // Includes a time that is too distant for a run to wait for.
             (Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. }, Some(at)) => {
-                // Whoever was told a time and is turned away again believes it less.
+                // A repeated failure after the reported time makes that time less credible.
                 let least = match strikes {
                     1 => Duration::from_secs(1),
                     more => grown(more - 1),
@@ -172,8 +173,9 @@ impl Striker<'_> {
 }
 
 impl Note {
-    /// The file that it lies in. What a person must do is to be done on one machine, where the
-    /// others may well be logged in; and what one machine lacks, others may have.
+    /// Returns the file name of the note. The name includes the host if a user must act, because
+    /// other machines may be logged in, and if a machine has a fault, because others may not have
+    /// it.
     pub fn file(&self) -> String {
         match self.cause {
             Cause::Person => file_on(&self.account, &self.host),
@@ -185,13 +187,13 @@ impl Note {
         }
     }
 
-    /// The only machine that it counts on, where there is one.
+    /// Returns the only machine that the note applies to, or `None` if it applies to all.
     pub fn only_on(&self) -> Option<&str> {
         matches!(self.cause, Cause::Person | Cause::Machine).then_some(self.host.as_str())
     }
 
-    /// How long a worker waits for it that is to end when nothing is left to do: not for a person,
-    /// and not for limits that its own process has.
+    /// Returns the time that a worker which ends when no task is left waits for this note. It waits
+    /// neither for a user nor for a machine fault other than a lock.
     pub fn wait(&self) -> Duration {
         match self.fault {
             Some(fault) if fault != MachineFault::Locked => Duration::MAX,
@@ -199,7 +201,7 @@ impl Note {
         }
     }
 
-    /// How long the account is still left alone, where this was seen so long ago.
+    /// Returns the remaining rest, if this process first saw the note `seen` ago.
     pub fn left(&self, seen: Duration, now: Time) -> Duration {
         if self.cause == Cause::Person {
             return Duration::MAX;
@@ -209,14 +211,15 @@ impl Note {
         until.map_or(rest, |until| rest.min(until))
     }
 
-    /// The note after it, once somebody was answered.
+    /// Returns the note that replaces this one after an answer.
     pub fn eased(&self, now: Time, word: String) -> Note {
         let rest_ms = self.rest_ms.min(EASED_MS);
         let until = Some(now.plus_ms(rest_ms));
         Note { cause: Cause::Easing, rest_ms, until, at: now, word, ..self.clone() }
     }
 
-    /// Whether `other`, met by somebody who asked before this was known, says more than this.
+    /// Returns true if `other`, from a request that started before this note was known, has more
+    /// information than this note. `left` is the remaining rest of this note.
     pub fn yields_to(&self, other: &Note, left: Duration) -> bool {
         match (self.cause, other.cause) {
             (Cause::Person | Cause::Machine, _) => false,
@@ -234,30 +237,30 @@ impl Note {
         }
     }
 
-    /// Reads what lies in a file; nothing, if it is no whole note, or one of another file.
+    /// Parses a note. Returns `None` if it is not intact, or belongs to another file name.
     pub fn read(file: &str, bytes: &[u8]) -> Option<Note> {
         let note: Note = serde_json::from_value(Value::Object(seal::unseal(bytes)?)).ok()?;
         (note.schema == SCHEMA && note.file() == file).then_some(note)
     }
 }
 
-/// The file of what a person must do on one machine.
+/// Returns the file name of a note that requires a user to act on one machine.
 pub fn file_on(name: &str, host: &str) -> String {
     format!("{name}@{}", plain(host))
 }
 
-/// A text as a part of a file's name.
+/// Converts a text to a part of a file name.
 fn plain(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     text.chars().map(|c| if plain(c) { c } else { '_' }).take(64).collect()
 }
 
-/// The file by which one process tries an account, as the so-manieth that tries it after a note.
+/// Returns the file name of the trial with this number after a note.
 pub fn trial_file(note: &Note, number: u32) -> String {
     format!("{}~{}~{number}", note.file(), note.word)
 }
 
-/// The file of the note, the word and the number of a trial.
+/// Parses a trial's file name into the note's file name, the note's token, and the number.
 pub fn read_trial(file: &str) -> Option<(&str, &str, u32)> {
     let mut parts = file.split('~');
     let (note, word, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);

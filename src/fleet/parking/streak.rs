@@ -1,40 +1,40 @@
-//! What one process learns from how its own tasks end at a provider: whether the same failure
-//! comes again and again, and whether a fault of the machine is one of the task after all.
+//! Statistics of one process about its own tasks at a provider. They detect repeated identical
+//! failures, and tasks that cause an apparent machine fault themselves.
 
 use std::collections::HashMap;
 
-/// So many tasks in a row that fail for the same reason are no accident.
+/// Number of tasks in a row with the same failure after which the provider is suspended.
 const IN_A_ROW: usize = 3;
-/// How many tasks are remembered that met a fault of the machine.
+/// Maximum number of remembered tasks that met a machine fault.
 const KNOWN: usize = 10_000;
-/// How much of a reason is compared.
+/// Maximum number of characters of a reason to compare.
 const REASON: usize = 300;
 
-/// How tasks ended, by the file that a suspension of their provider lies in.
+/// Outcomes of tasks, by the file name of their provider's suspension.
 #[derive(Debug, Default)]
 pub struct Streaks {
     providers: HashMap<String, Streak>,
-    /// How many answers a provider had given when a task met a fault of the machine.
+    /// Number of answers of the provider when a task last met a machine fault, by task.
     met: HashMap<String, u64>,
 }
 
 #[derive(Debug, Default)]
 struct Streak {
     answers: u64,
-    /// Why the last tasks failed, and which they are.
+    /// The reason of the last failures, and the tasks that failed.
     reason: String,
     tasks: Vec<String>,
 }
 
 impl Streaks {
-    /// Counts an answer, which ends a row of failures.
+    /// Counts an answer, which ends a streak of failures.
     pub fn answered(&mut self, provider: &str) {
         let streak = self.providers.entry(provider.to_owned()).or_default();
         streak.answers += 1;
         streak.tasks.clear();
     }
 
-    /// Counts a failure. Returns whether it is one too many in a row.
+    /// Counts a failure. Returns true if the streak has reached `IN_A_ROW` tasks.
     pub fn failed(&mut self, provider: &str, task: &str, reason: &str) -> bool {
         let streak = self.providers.entry(provider.to_owned()).or_default();
         if !is_same(&streak.reason, reason) {
@@ -47,8 +47,8 @@ impl Streaks {
         streak.tasks.len() == IN_A_ROW
     }
 
-    /// Notes that a task met a fault of the machine. Returns whether the task is to blame: it met
-    /// one before, and the provider has answered another task here since then.
+    /// Records that a task met a machine fault. Returns true if the task is to blame: it met a
+    /// fault before, and the provider has answered another task in this process since then.
     pub fn blames(&mut self, provider: &str, task: &str) -> bool {
         let answers = self.providers.get(provider).map_or(0, |streak| streak.answers);
         if self.met.len() >= KNOWN {
@@ -58,7 +58,7 @@ impl Streaks {
     }
 }
 
-/// Whether two reasons are the same but for numbers, ids and times.
+/// Returns true if two reasons differ only in numbers, IDs, and times.
 pub fn is_same(one: &str, other: &str) -> bool {
     let words = |reason: &str| -> Vec<String> {
         let line: String = reason.lines().next().unwrap_or_default().chars().take(REASON).collect();

@@ -1,4 +1,4 @@
-//! Accounts that are left alone, as people see them, and how they let them be asked again.
+//! The user's view of parked accounts, and the command that lifts a note.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,38 +13,38 @@ use crate::disk::{self, Disk};
 use crate::provider::MachineFault;
 use crate::time::{Clock, SystemClock, Time};
 
-/// An account that is left alone.
+/// A parked account or a suspended provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ParkedView {
     pub account: String,
     pub provider: String,
     pub cause: Cause,
     pub reason: String,
-    /// When it is tried again, by the clock of this machine; nothing, where a person must act.
+    /// Time of the next try by the clock of this machine; `None` if a user must act.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// Its time is over: the next who wants to ask it tries, or does so now.
+    /// True if the rest is over: the next task tries the account, or one is trying it now.
     pub due: bool,
-    /// Somebody is trying.
+    /// True if a task is trying the account.
     pub trying: bool,
     pub strikes: u32,
-    /// Since when, by the clock of whoever met it.
+    /// Time of the failure, by the clock of the process that met it.
     pub since: Time,
-    /// The only machine that it is so on, where there is one.
+    /// The only machine that is affected; `None` if all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What is wrong with that machine, and what to do about it.
+    /// The fault of that machine, and its fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<MachineFault>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fix: String,
-    /// The program that is suspended there.
+    /// The program that is suspended on that machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub program: String,
 }
 
 impl ParkedView {
-    /// Whether a task with this target waits because of it.
+    /// Returns true if a task with this target waits because of this note.
     pub fn holds(&self, target: &Target) -> bool {
         match self.cause {
             Cause::Machine => {
@@ -57,12 +57,12 @@ impl ParkedView {
         }
     }
 
-    /// Whether it keeps every task from being executed on its machine.
+    /// Returns true if no task at all is executed on the machine.
     pub fn is_whole_machine(&self) -> bool {
         self.cause == Cause::Machine && self.provider.is_empty()
     }
 
-    /// Where and why it is suspended, and when it is tried again.
+    /// Describes where and why the provider is suspended, and when it is tried again.
     pub fn suspension(&self) -> String {
         let when = match (self.trying, self.until.filter(|_| !self.due)) {
             (true, _) => "one task tries it now".to_owned(),
@@ -77,7 +77,7 @@ impl ParkedView {
         format!("is suspended on {host}{often}: {} ({when})", self.reason)
     }
 
-    /// How it stands, as it follows the name of the provider.
+    /// Describes the state, as a phrase that follows the name of the provider.
     pub fn sentence(&self) -> String {
         let reason = if self.reason.is_empty() { "" } else { ": " };
         let reason = format!("{reason}{}", self.reason);
@@ -108,7 +108,7 @@ impl ParkedView {
     }
 }
 
-/// Everything that is left alone in a workspace, by account.
+/// Returns everything that is parked in a workspace, by account.
 pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
     let (dir, disk, now) = (workspace.join(PARKED), disk::machine(), SystemClock.now());
     let files = list(&*disk, &dir)?;
@@ -141,7 +141,7 @@ pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
     Ok(found)
 }
 
-/// What one of several accounts is told of in a line.
+/// Describes one of several parked accounts in a line.
 pub fn told(parked: &ParkedView) -> String {
     let ParkedView { account, provider, .. } = parked;
     if parked.is_whole_machine() {
@@ -151,7 +151,7 @@ pub fn told(parked: &ParkedView) -> String {
     format!("provider `{provider}`{of} {}", parked.sentence())
 }
 
-/// What a worker says of a note that it left.
+/// Describes a note that a worker wrote.
 pub fn told_in_short(note: &Note) -> String {
     let Note { provider, reason, host, fix, .. } = note;
     let what = match provider.as_str() {
@@ -170,8 +170,8 @@ pub fn told_in_short(note: &Note) -> String {
     }
 }
 
-/// Lets accounts and providers be asked again, whatever is known of them; also on machines where
-/// nothing is executed at all. Says whether anything was.
+/// Removes the notes of these accounts and providers, and every note that suspends a whole machine,
+/// so that they are tried again. Returns true if there were any.
 pub fn lift(workspace: &Path, names: &[&str]) -> io::Result<bool> {
     let (dir, disk) = (workspace.join(PARKED), disk::machine());
     let mut lifted = false;
@@ -196,7 +196,7 @@ fn before(text: &str, mark: char) -> &str {
     text.split(mark).next().unwrap_or(text)
 }
 
-/// What lies among the notes and is none that counts, each with what is wrong.
+/// Returns the invalid files among the notes, each with the problem.
 pub fn faults(workspace: &Path) -> io::Result<Vec<(String, &'static str)>> {
     let (dir, disk) = (workspace.join(PARKED), disk::machine());
     let (mut found, mut words) = (Vec::new(), HashSet::new());
@@ -218,7 +218,7 @@ pub fn faults(workspace: &Path) -> io::Result<Vec<(String, &'static str)>> {
     Ok(found)
 }
 
-/// Whether what lies in a file keeps nobody from asking any more.
+/// Returns true if the file no longer stops any task: its rest is over, or it is not a valid note.
 pub fn is_over(path: &Path) -> bool {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let bytes = disk::machine().read_regular(path, NOTE_BYTES).unwrap_or_default();

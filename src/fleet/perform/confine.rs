@@ -1,8 +1,8 @@
-//! A sandbox around one execution: from what settings say to places on this machine.
+//! The sandbox of one execution: converts settings to paths on this machine.
 //!
-//! Whoever may not write everywhere gets a folder for temporary files of its own, which is gone
-//! afterwards. In a worktree it may commit: to objects, to branches of beads and to what git keeps
-//! of that worktree, but not to hooks or settings, which others would execute.
+//! An execution without general write access gets its own temporary directory, which is removed
+//! afterwards. In a worktree it may commit: write to objects, to bead branches, and to the
+//! worktree's git directory, but not to hooks or settings, which other processes would execute.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,7 +18,7 @@ use crate::fleet::tree::Entered;
 use crate::fleet::work::Work;
 use crate::workflow::sandbox::{Level, Sandbox};
 
-/// Where programs and what they need lie; what is not there is left out.
+/// Directories of programs and their dependencies; missing ones are skipped.
 const SYSTEM: [&str; 14] = [
     "/usr",
     "/bin",
@@ -35,19 +35,19 @@ const SYSTEM: [&str; 14] = [
     "/sys",
     "/run/systemd/resolve",
 ];
-/// Without them, git does not work at all.
+/// Files without which git does not work.
 const OF_HOME: [&str; 2] = [".gitconfig", ".config/git"];
-/// Devices that lead to no other process. In `/dev/pts` are the terminals of others.
+/// Devices that lead to no other process. `/dev/pts` contains other processes' terminals.
 const DEVICES: [&str; 7] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"];
-/// What a commit on a branch of a bead writes to, in what all worktrees share.
+/// Paths in the shared git directory that a commit on a bead branch writes to.
 const OF_COMMITS: [&str; 3] = ["objects", "refs/heads/coven", "logs/refs/heads/coven"];
 
-/// An execution that is confined.
+/// A confined execution.
 pub struct Confined {
     program: String,
     confinement: Confinement,
-    /// For its temporary files; removed with this.
+    /// Its temporary directory, which is removed on drop.
     tmp: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ impl Drop for Confined {
 }
 
 impl Confined {
-    /// What must be put before a command, which may write to one more place where that is said.
+    /// Returns the prefix of a confined command. `place` is one more writable path.
     pub fn prefix(&self, place: Option<&Path>) -> Vec<String> {
         let mut confinement = self.confinement.clone();
         for reach in &mut confinement.layers {
@@ -70,13 +70,14 @@ impl Confined {
         vec![self.program.clone(), "confine".into(), text]
     }
 
-    /// What it is told of it.
+    /// Returns the variable that points to the temporary directory.
     pub fn env(&self) -> Option<(String, OsString)> {
         self.tmp.as_ref().map(|tmp| ("TMPDIR".to_owned(), tmp.clone().into_os_string()))
     }
 }
 
-/// The sandbox that work is done in, if any. The error is one sentence: it is not to be had.
+/// Returns the sandbox for this work, if any. The error is one sentence: the sandbox is not
+/// available.
 pub fn confine(
     site: &Site,
     work: &Work,
@@ -115,7 +116,7 @@ fn own_folder(site: &Site) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Where a sandbox is set up.
+/// The context in which a sandbox is set up.
 struct Land<'a> {
     site: &'a Site,
     work: &'a Work,
@@ -150,7 +151,7 @@ impl Land<'_> {
         Ok(found)
     }
 
-    /// Where it works, and where its artifacts go.
+    /// Returns the work directories and the artifact directories.
     fn places(&self) -> io::Result<Vec<PathBuf>> {
         let artifacts = self.site.root().join(ARTIFACTS);
         fs::create_dir_all(&artifacts)?;
@@ -181,7 +182,7 @@ impl Land<'_> {
         let program = self.work.argv.first();
         let program = program.and_then(|name| exec::locate(name, path, site.cwd()).ok());
         for program in program.iter().chain([&site.program]) {
-            // What a link leads to has the rest of the program beside it.
+            // A link's target has the rest of the program next to it.
             let real = program.canonicalize().ok();
             found.extend(real.and_then(|real| Some(real.parent()?.to_owned())));
         }
@@ -195,7 +196,8 @@ impl Land<'_> {
         Ok(found)
     }
 
-    /// Places that were named must be there, or what follows would be a riddle.
+    /// Resolves configured paths. They must exist; otherwise a later failure would be hard to
+    /// explain.
     fn given(&self, paths: &[String]) -> Result<Vec<PathBuf>, String> {
         let found = paths.iter().map(|path| self.at_home(path));
         let found: Vec<PathBuf> = found.collect();

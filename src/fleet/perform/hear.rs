@@ -1,5 +1,5 @@
-//! Hearing an agent: its output is read as it comes, and what came of it decides, not its exit
-//! code alone.
+//! Reads an agent's output stream while the agent runs. The stream decides the outcome, not the
+//! exit code alone.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,20 +20,20 @@ use crate::prompt::limits::{self, FaultClass};
 use crate::provider::{self, End, MachineFault, Outcome, Silence, Stream, Turn, Usage, Verdict};
 use crate::time::{Clock, SystemClock, Time, utc_offset_s};
 
-/// How many lines are shown of what an agent did before it failed.
+/// Maximum number of lines to show of an agent's last actions before a failure.
 const SHOWN: usize = 10;
 
-/// How much of a notice is told.
+/// Maximum number of characters of a limit notice to report.
 const NOTICE: usize = 300;
 
-/// A stream that is listened to.
+/// An agent's output stream while it is read.
 pub struct Ear {
     stream: Rc<RefCell<Stream>>,
-    /// How long it may be silent, by what it said last.
+    /// Maximum silence, according to the last event of the stream.
     pub idle: Rc<Cell<Option<Duration>>>,
 }
 
-/// How long an agent may be silent, whatever its step says.
+/// Returns the maximum silence of an agent: the shorter of the provider's and the step's limit.
 fn idle(silences: Silences, silence: &Silence, of_step: Option<Duration>) -> Option<Duration> {
     let own = match silence {
         Silence::Working => None,
@@ -43,8 +43,8 @@ fn idle(silences: Silences, silence: &Silence, of_step: Option<Duration>) -> Opt
     [own, of_step].into_iter().flatten().min()
 }
 
-/// Lets an agent's output be heard while it is logged whole; after what is in the log, if it is
-/// spoken to again. What it calls the conversation is kept as soon as it says so.
+/// Opens an agent's output stream, which is also logged whole; `again` appends to the log for
+/// another turn. Stores the conversation's ID in `name` as soon as the provider reports it.
 pub fn listen(
     site: &Site,
     work: &Work,
@@ -66,7 +66,7 @@ pub fn listen(
     let log = if again { log.log_on(path) } else { log.log(path) };
     let hear = move |bytes: &[u8]| {
         let turns = hearing.borrow_mut().push(bytes);
-        // A model that calls a tool is there; what is said may be the notice that it is not.
+        // A tool call proves that the model works; text could be a limit notice.
         if turns.iter().any(|turn| matches!(turn, Turn::Called { .. })) {
             pass.works();
         }
@@ -85,18 +85,18 @@ pub fn listen(
     (ear, log.tap(hear))
 }
 
-/// What was heard of an agent.
+/// The result of an agent's execution.
 pub struct Heard {
     pub outcome: Outcome,
-    /// What this execution alone cost.
+    /// Cost of this execution alone.
     pub usage: Usage,
-    /// It is not over: its task goes back.
+    /// True if the execution is not final: its task goes back.
     pub returns: bool,
-    /// It was asked once more, for what it did not say.
+    /// True if the agent was asked a second time for missing output.
     pub asked_again: bool,
 }
 
-/// What a child printed on its streams: the first lines of its errors, and the last of both.
+/// Output of a child process: the first lines of stderr, and the last lines of both streams.
 #[derive(Clone, Copy)]
 pub struct Printed<'a> {
     pub stdout_tail: &'a [String],
@@ -104,7 +104,7 @@ pub struct Printed<'a> {
     pub stderr_tail: &'a [String],
 }
 
-/// Ends the hearing.
+/// Ends the stream and returns its outcome.
 pub fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outcome> {
     let silent_for = ear.idle.get().filter(|_| how == How::Silent);
     let stream = Rc::into_inner(ear.stream)?.into_inner();
@@ -135,8 +135,8 @@ pub fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outc
     })
 }
 
-/// What came of an agent whose output is its answer, where that is none: it is empty, or only the
-/// notice of a limit.
+/// Returns the outcome of an agent whose stdout is its answer, if that is not a valid answer: it is
+/// empty, or only a limit notice. Returns `None` for a valid answer.
 pub fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
     let now = SystemClock.now();
     let empty = || Verdict::BackOff { reason: "its answer is empty".into(), crowded: false };
@@ -147,8 +147,8 @@ pub fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
     verdict.map(|verdict| Outcome::of_text(text, verdict, now))
 }
 
-/// What an answer is worth that is nothing but the notice of a limit: some providers tell it as if
-/// it were their answer.
+/// Returns the verdict on an answer that is only a limit notice: some providers report a limit as
+/// if it were their answer.
 fn of_notice(site: &Site, text: &str, now: Time) -> Option<Verdict> {
     let class = limits::notice(text)?;
     let said: String = site.mask.text(text).trim().chars().take(NOTICE).collect();
@@ -161,8 +161,8 @@ fn of_notice(site: &Site, text: &str, now: Time) -> Option<Verdict> {
 }
 
 impl Heard {
-    /// The answer, taken in as if it alone had been printed; its length is that of the stream. The
-    /// author's own file gets it only if it counts.
+    /// Captures the answer as if only it had been printed, but with the byte count of the stream.
+    /// Writes the author's own output file only if the answer counts.
     pub fn answer(&self, site: &Site, work: &Work, stream: &Captured) -> io::Result<Captured> {
         let mut out = Capture::new(mode(work), site.mask.clone()).log(site.log(&work.step, ANSWER));
         if mode(work) == Mode::Whole {
@@ -181,7 +181,7 @@ impl Heard {
         self.outcome.verdict == Verdict::Answered
     }
 
-    /// The exit code that stands for it.
+    /// Returns the exit code that represents the outcome.
     pub fn exit_code(&self, how: How) -> i32 {
         match (&self.outcome.verdict, how) {
             (Verdict::Answered, _) => 0,
@@ -193,15 +193,15 @@ impl Heard {
         }
     }
 
-    /// Whether a failure may pass by itself. Nothing where its stream does not say: then what was
-    /// said beside it tells, as for any command.
+    /// Classifies a failure: transient, fatal, or unknown. `None` if the stream does not decide;
+    /// then stderr does, as for any command.
     pub fn class(&self, how: How) -> Option<FaultClass> {
         Some(match &self.outcome.verdict {
             _ if matches!(how, How::TimedOut | How::Silent) => FaultClass::Transient,
             Verdict::RetryAt { .. } | Verdict::BackOff { .. } => FaultClass::Transient,
             Verdict::Answered => FaultClass::Unknown,
             Verdict::Stopped { .. } => return None,
-            // What it printed in place of a last event may say more.
+            // The text printed in place of a last event may contain more information.
             Verdict::Machine { fault: MachineFault::Events, .. }
                 if !self.outcome.printed.is_empty() =>
             {
@@ -215,12 +215,12 @@ impl Heard {
         })
     }
 
-    /// Whether its verdict says why it failed, so that nothing else has to.
+    /// Returns true if the verdict explains the failure, so that no other text is needed.
     pub fn explains(&self) -> bool {
         !matches!(self.outcome.verdict, Verdict::Stopped { .. })
     }
 
-    /// What was printed where a last event should have been.
+    /// Returns the lines that were printed in place of a last event.
     pub fn in_place_of_an_end(&self) -> Vec<String> {
         match self.outcome.verdict {
             Verdict::Stopped { .. } | Verdict::Machine { .. } => self.outcome.printed.clone(),
@@ -228,7 +228,7 @@ impl Heard {
         }
     }
 
-    /// Why it failed, in a sentence.
+    /// Describes the failure in a sentence.
     pub fn message(&self, provider: &str) -> String {
         let reason = self.outcome.verdict.reason();
         match &self.outcome.verdict {
@@ -265,7 +265,7 @@ impl Heard {
         context
     }
 
-    /// What it did last, for people; or printed, if it did nothing.
+    /// Returns the agent's last actions for display, or its printed lines if it did nothing.
     pub fn tail(&self) -> Vec<String> {
         if self.outcome.notes.is_empty() {
             return self.outcome.printed.clone();
@@ -285,7 +285,7 @@ impl Heard {
         }
     }
 
-    /// What should be known although it is no failure.
+    /// Returns a warning for the user that is not a failure.
     pub fn warning(&self) -> Option<String> {
         if self.outcome.truncated {
             return Some("the answer is longer than 8 MiB; the rest is only in the log".into());
@@ -298,8 +298,8 @@ impl Heard {
     }
 }
 
-/// What is told of an agent that did not say how its work went at first.
+/// Warning about an agent that reported the result of its work only on request.
 pub const ASKED_AGAIN: &str = "the agent was asked once more how its work went";
 
-/// The ending of the log with an answer that the state does not hold.
+/// Suffix of the log with an answer that the state does not contain.
 pub const ANSWER: &str = "answer";

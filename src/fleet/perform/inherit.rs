@@ -1,9 +1,9 @@
-//! What an agent inherits of the environment: what it needs to work, and no secret of others.
+//! The environment policy of agents: they inherit what they need to work, and no foreign secrets.
 
 use super::super::site::Site;
 use super::super::work::Work;
 
-/// Variables that every agent inherits; one that ends with `*` stands for all that begin so.
+/// Variables that every agent inherits; a trailing `*` matches any suffix.
 const USUAL: [&str; 32] = [
     "PATH",
     "HOME",
@@ -39,7 +39,7 @@ const USUAL: [&str; 32] = [
     "ORCHESTRATE_*",
 ];
 
-/// The variables that work does not inherit, beside those that nothing does.
+/// Returns the variables that work does not inherit, in addition to those that no work inherits.
 pub fn kept_back<'a>(site: &'a Site, work: &Work) -> Vec<&'a str> {
     if !work.adapter.is_stream() {
         return Vec::new();

@@ -1,11 +1,11 @@
-//! Installing the packages that a script names, before it runs: with a limit and a log of its own.
+//! Installs the packages of a script before it runs, with their own timeout and log.
 //!
-//! Packages for `bun` lie in the workspace, once for each set of them, and whoever wants a set that
-//! another is installing waits for it; those for `uv` are where it keeps them, which locks them
-//! itself.
+//! Packages for `bun` are in the workspace, one directory per set; a process that needs a set which
+//! another one is installing waits for it. Packages for `uv` are in its own cache, which `uv`
+//! locks.
 //!
-//! **Invariant:** a set of packages gets its name only when it is whole, so that neither a crash
-//! nor another who installs the same leaves a script with half of them.
+//! **Invariant:** a set of packages gets its final name only when it is complete, so that neither a
+//! crash nor a concurrent installation leaves a script with an incomplete set.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,24 +22,24 @@ use crate::prompt::limits::{self, FaultClass};
 use crate::store::lock::{self, LockError};
 use crate::time::{Clock, SystemClock, Time};
 
-/// Where sets of packages lie in a workspace.
+/// Directory of the package sets in a workspace.
 const CACHE: &str = ".orchestrate/cache/bun";
-/// What those lock who make one, beside them.
+/// Directory of the lock files for installations.
 const LOCKS: &str = ".orchestrate/cache/bun-locks";
-/// How long one who waits for another rests between two looks.
+/// Poll interval while another process installs the same set.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// How long installing may take. A script's own timeout is for the script.
+/// Timeout of an installation. A script's own timeout applies only to the script.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What the names of sets begin with that are not whole.
+/// Name prefix of incomplete sets.
 const PARTIAL: &str = ".new-";
-/// What says where packages come from, in the workspace.
+/// Files in the workspace that configure the package source.
 const SETTINGS: [&str; 2] = [".npmrc", "bunfig.toml"];
 
-/// Installs packages for `bun`, unless they are there. Gives the directory they are in.
+/// Installs packages for `bun`, unless they exist. Returns their directory.
 pub fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
     let cache = child.site.cwd().join(CACHE);
     let set = cache.join(name(deps));
-    // Of those who want the same at once, one installs it and the others wait.
+    // Of several processes that need the same set, one installs it and the others wait.
     let lock = child.site.cwd().join(LOCKS).join(name(deps));
     let _turn = loop {
         if set.exists() {
@@ -67,14 +67,14 @@ pub fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
     installed.map(|()| set)
 }
 
-/// Lets `uv` fetch packages, so that running the script with them is quick.
+/// Makes `uv` fetch packages, so that the script starts fast with them.
 pub fn uv(child: &Child, with: Vec<String>) -> Result<(), Unready> {
     let argv = ["uv", "run", "--no-project"].map(str::to_owned).into_iter().chain(with);
     let argv = argv.chain(["python", "-c", ""].map(str::to_owned)).collect();
     run(child, argv, child.site.cwd())
 }
 
-/// What a set is called: by what is in it, and by the machines that it is for.
+/// Returns the name of a set: a digest of its packages and the platform.
 fn name(deps: &[String]) -> String {
     let mut deps: Vec<&str> = deps.iter().map(|dep| dep.trim()).collect();
     deps.sort_unstable();
@@ -96,7 +96,7 @@ fn begin(child: &Child, cache: &Path, partial: &Path) -> io::Result<()> {
     fs::write(partial.join("package.json"), "{ \"name\": \"packages\", \"private\": true }\n")
 }
 
-/// Removes what those left behind who died over it.
+/// Removes incomplete sets of processes that died.
 fn forget_old(cache: &Path) {
     let now = SystemClock.now();
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
@@ -110,11 +110,11 @@ fn forget_old(cache: &Path) {
     }
 }
 
-/// Gives a set its name, all of it on the medium.
+/// Syncs a set and gives it its final name.
 fn finish(partial: &Path, set: &Path) -> io::Result<()> {
     nix::unistd::syncfs(File::open(partial)?)?;
     match disk::rename(partial, set) {
-        // Somebody was quicker, and has the same.
+        // Another process was faster and installed the same set.
         Err(_) if set.exists() => Ok(()),
         renamed => renamed,
     }
@@ -125,11 +125,11 @@ fn unwritten(error: io::Error) -> Unready {
     Unready::failed(1, message, FaultClass::Unknown)
 }
 
-/// Runs an installer to its end.
+/// Runs an installer until it exits.
 fn run(child: &Child, command: Vec<String>, cwd: &Path) -> Result<(), Unready> {
     let site = child.site;
     let shown = site.mask.text(&command.join(" "));
-    // Both of its streams are one story.
+    // Merge stdout and stderr into one log.
     let mut argv = ["sh", "-c", "exec \"$@\" 2>&1", "sh"].map(str::to_owned).to_vec();
     argv.extend(command);
     let log = site.log(child.step, LOG);
@@ -175,5 +175,5 @@ fn run(child: &Child, command: Vec<String>, cwd: &Path) -> Result<(), Unready> {
     Err(failed)
 }
 
-/// The ending of the log's name.
+/// Suffix of the log's name.
 pub const LOG: &str = "install.log";

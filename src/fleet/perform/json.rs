@@ -1,4 +1,4 @@
-//! Output that is JSON: does it fit its schema, and what else is required of it?
+//! Checks JSON output against its schema and its other requirements.
 
 use std::cmp::Ordering;
 
@@ -10,10 +10,10 @@ use crate::fleet::work::Work;
 use crate::template::number;
 use crate::workflow::plan::Require;
 
-/// How many faults of one value are told.
+/// Maximum number of reported problems of one value.
 const FAULTS: usize = 20;
 
-/// The error is why the value cannot be used.
+/// Checks a value. The error states why it cannot be used.
 pub fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
     if let Some(path) = &work.schema {
         check_schema(site, path, value)?;
@@ -41,7 +41,7 @@ fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> 
     })
 }
 
-/// What is wrong with a value by its schema, each with its place in the value.
+/// Returns the schema violations of a value, each with its position in the value.
 pub fn faults(validator: &jsonschema::Validator, value: &Value) -> Vec<String> {
     let told = |error: jsonschema::ValidationError| match error.instance_path().to_string() {
         place if place.is_empty() => error.to_string(),
@@ -50,7 +50,7 @@ pub fn faults(validator: &jsonschema::Validator, value: &Value) -> Vec<String> {
     validator.iter_errors(value).take(FAULTS).map(told).collect()
 }
 
-/// Why a value does not meet a requirement, or nothing when it does.
+/// Returns the reason why a value does not meet a requirement, or `None` if it does.
 fn unmet(require: &Require, value: &Value) -> Option<String> {
     let found = value.pointer(&require.pointer);
     let found = match (found, require.exists) {
@@ -78,7 +78,7 @@ fn unmet(require: &Require, value: &Value) -> Option<String> {
     }
 }
 
-/// Equal as JSON: numbers by value, so that 1 is 1.0.
+/// Compares JSON values, with numbers by value: 1 equals 1.0.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => number::compare(a, b).is_some_and(Ordering::is_eq),

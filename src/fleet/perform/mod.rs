@@ -1,7 +1,7 @@
-//! Doing the work: a child run to its end and its output read, or files waited for.
+//! Executes work: runs a child process and reads its output, or waits for files.
 //!
-//! Whatever was left open when the work was prepared is settled here, on the machine that does it:
-//! where the run's directory is ([`place`]), and what a script needs ([`script`], [`install`]).
+//! This module resolves on the executing machine what preparation left open: the path of the run's
+//! directory ([`place`]), and the needs of a script ([`script`], [`install`]).
 
 mod confine;
 mod hear;
@@ -57,12 +57,12 @@ use crate::time::{Clock, SystemClock};
 use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
-/// What came of an execution.
+/// The result of an execution.
 pub struct Performed {
     pub record: Record,
-    /// Processes that were left running, as plain commands may.
+    /// Number of processes left running, which plain commands may do.
     pub left_running: usize,
-    /// It was met by a limit and is not over: its task goes back to where it waited.
+    /// True if the execution met a limit and is not final: its task goes back to its inbox.
     pub returns: bool,
 }
 
@@ -72,16 +72,16 @@ impl Performed {
     }
 }
 
-/// How long a program that does not know an option may take to tell its version.
+/// Timeout of a version query to a program that does not know an option.
 const VERSION: Duration = Duration::from_secs(10);
 
-/// What a step exits with whose sandbox is not to be had: as with a program that is not.
+/// Exit code of a step whose sandbox is not available, the same as for a missing program.
 const NOT_TO_BE_HAD: i32 = 127;
 
-/// What every child of one execution has in common.
+/// The common parameters of all child processes of one execution.
 struct Child<'a> {
     site: &'a Site,
-    /// Where it works.
+    /// Working directory.
     cwd: &'a Path,
     step: &'a StepPath,
     env: &'a [(String, OsString)],
@@ -90,32 +90,32 @@ struct Child<'a> {
     stop: &'a Stop,
     confined: Option<&'a Confined>,
     pass: &'a Arc<Pass>,
-    /// The task that it is done for.
+    /// The task that the execution belongs to.
     task: Option<&'a TaskTerms>,
 }
 
-/// On what terms an execution asks a provider.
+/// The conditions under which an execution uses a provider.
 pub struct Terms {
     pub pass: Arc<Pass>,
-    /// It is done for a task, which goes back when a limit or a fault of the machine is met.
+    /// The task of the execution, which goes back if a limit or a machine fault is met.
     pub task: Option<TaskTerms>,
 }
 
-/// The task that work is done for.
+/// The task that work belongs to.
 pub struct TaskTerms {
-    /// The step or the free task that it is about, the same in every retry.
+    /// The step or free task, identical in every retry.
     pub what: String,
     pub attempt: u32,
 }
 
 impl Terms {
-    /// Those of whoever asks alone, or asks nobody.
+    /// Returns the terms of an execution that shares no provider account, or uses no provider.
     pub fn free() -> Terms {
         Terms { pass: Pass::free(), task: None }
     }
 }
 
-/// Does work in place of [`run`].
+/// Replaces [`run`] in tests.
 #[cfg(test)]
 pub type Script =
     std::sync::Arc<dyn Fn(&Site, &Work, &str, &Stop) -> Option<Performed> + Send + Sync>;
@@ -131,13 +131,13 @@ pub fn simulate(script: Option<Script>) {
     SCRIPT.with(|here| *here.borrow_mut() = script);
 }
 
-/// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
-/// attempt then stays open.
+/// Runs a child process, whose processes are identified by `mark`. Returns `None` if it was
+/// stopped: the attempt then stays open.
 pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
     run_on(&Terms::free(), site, work, mark, stop)
 }
 
-/// The same, on the terms that whoever asks has.
+/// Runs a child process like [`run`], under the caller's terms.
 pub fn run_on(
     terms: &Terms,
     site: &Site,
@@ -182,7 +182,7 @@ pub fn run_on(
         },
     };
     if let (Some(_), Some(limit)) = (&work.limit, work.timeout_ms) {
-        // What is around the step counts the time that was waited, too.
+        // The enclosing limit also counts the time spent waiting.
         let waited = began.elapsed().as_millis() as u64;
         work.to_mut().timeout_ms = Some(limit.saturating_sub(waited).max(1));
     }
@@ -264,8 +264,8 @@ pub fn run_on(
     Some(Performed { left_running: left, returns, ..Performed::of(record) })
 }
 
-/// Takes in how a child of a provider ended. Returns whether its task goes back, because several
-/// tasks in a row failed as it did.
+/// Records how a provider's child process ended. Returns true if its task goes back because several
+/// tasks in a row failed in the same way.
 fn learn(
     pass: &Pass,
     task: Option<&TaskTerms>,
@@ -274,7 +274,7 @@ fn learn(
     (how, verdict): (How, Option<Verdict>),
 ) -> bool {
     if !work.asks {
-        // A command needs no more than to be started.
+        // For a plain command, a successful start is enough.
         pass.works();
         return false;
     }
@@ -288,7 +288,7 @@ fn learn(
     }
     let reason = match &verdict {
         Some(Verdict::Fail { reason } | Verdict::Stopped { reason }) => reason.clone(),
-        // An exit code alone names no reason, its last words may.
+        // An exit code alone is not a reason; the last line of output may be.
         None if matches!(how, How::Exited(_) | How::Killed(_)) => {
             let said = error.stdout_tail.iter().chain(&error.stderr_tail);
             let Some(words) = said.rev().find(|line| !line.trim().is_empty()) else {
@@ -301,11 +301,11 @@ fn learn(
     task.is_some_and(|task| pass.failed(&task.what, &reason))
 }
 
-/// What came of work.
+/// The output of work.
 struct Said {
     ran: Ran,
     heard: Option<Heard>,
-    /// The agent was asked once more for what it did not say.
+    /// True if the agent was asked a second time for missing output.
     asked_again: bool,
 }
 
@@ -316,20 +316,20 @@ impl Said {
     }
 }
 
-/// A child that ran, and what is kept of its output.
+/// A child process that ended, and its captured output.
 struct Ran {
     ended: Ended,
     out: io::Result<Captured>,
     err: io::Result<Captured>,
-    /// What its output means, where somebody listened.
+    /// Meaning of its output, if it is a stream.
     outcome: Option<provider::Outcome>,
 }
 
-/// What comes of starting a child: nothing if it was stopped.
+/// The result of starting a child process: `None` if it was stopped.
 type Executed<T> = Result<Option<T>, Box<Performed>>;
 
 impl Ran {
-    /// This one, and another for the same work after it.
+    /// Combines this execution with a later one for the same work.
     fn and_then(self, later: Ran) -> Ran {
         let mut ran = later;
         ran.ended.took += self.ended.took;
@@ -342,8 +342,8 @@ impl Ran {
     }
 }
 
-/// Runs one child to its end. One that is `again` at the same work goes on in its logs; what it
-/// calls its conversation goes to `name`.
+/// Runs one child process until it exits. `again` appends to the logs of the same work; `name`
+/// stores the conversation's ID.
 fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Executed<Ran> {
     let Child { site, cwd, env, hidden, mark, stop, .. } = *child;
     let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
@@ -362,7 +362,7 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
         Err(error) => return stop_here(code_of(&error), error.to_string()),
     };
     let mut argv = Cow::Borrowed(&work.argv);
-    // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
+    // A step that calls `orchestrate` means this program, not the one on the `PATH`.
     if argv.first().is_some_and(|program| program == "orchestrate") {
         argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
     }
@@ -397,7 +397,7 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
     };
     let (out, err) = (out.finish(), err.finish());
     if let (Ok(out), How::Stopped) = (&out, ended.how) {
-        // No record will have it.
+        // No record will refer to it.
         out.keep_draft();
     }
     if ended.how == How::Exited(NOT_TO_BE_HAD)
@@ -422,9 +422,8 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
 }
 
-/// Why a program does not know something of its command: it is older or newer than the version
-/// that the command is for, or the settings are wrong. `what` is what it does not know.
-/// Returns what is wrong, and what to do about it.
+/// Explains why a program does not know a part of its command (`what`): it is older or newer than
+/// the version that the command is for, or the settings are wrong. Returns the problem and its fix.
 fn unfit(child: &Child, work: &Work, what: &str) -> (String, String) {
     let (program, kind) = (work.argv.first().map_or("", String::as_str), work.adapter);
     let path = child.site.environment.get("PATH").map_or(OsStr::new(""), |path| path);
@@ -454,8 +453,8 @@ fn unfit(child: &Child, work: &Work, what: &str) -> (String, String) {
     (format!("`{program}`{version} does not know {what}: {why}"), cure)
 }
 
-/// The fault of this machine that kept a child from being started; nothing, if the step is to
-/// blame. A program in the workspace is missing from the machine only if it is looked for there.
+/// Returns the machine fault that stopped a child process from starting, or `None` if the step is
+/// to blame. A relative program path in a worktree is never a fault of the machine.
 fn fault_of(child: &Child, work: &Work, error: &StartError) -> Option<MachineFault> {
     match error {
         StartError::Other(error) => exec::lacks_resources(error).then_some(MachineFault::Resources),
@@ -471,8 +470,8 @@ fn fault_of(child: &Child, work: &Work, error: &StartError) -> Option<MachineFau
     }
 }
 
-/// A step whose child this machine cannot run. Its provider is suspended here, and its task goes
-/// back to its inbox.
+/// Returns the result of a step whose child process cannot run on this machine. Suspends its
+/// provider here; its task goes back to its inbox.
 fn unusable(
     child: &Child,
     work: &Work,
@@ -492,21 +491,21 @@ fn unusable(
     performed
 }
 
-/// Runs a child whose output is its answer. An agent that does not say how its work went is asked
-/// once more.
+/// Runs a child process whose stdout is its answer. Asks an agent that does not report its result a
+/// second time.
 fn have_said(child: &Child, work: &Work) -> Executed<Said> {
     let began = Instant::now();
     let Some(mut ran) = execute(child, work, None, false)? else { return Ok(None) };
     let wanting = Wanting::in_printed(work, &ran, &child.site.log(&work.step, "stdout"));
     if let Some(turn) = wanting.as_ref().and_then(|wanting| wanting.turn(work, false, began)) {
-        // The record will have the other answer. Those who work for others log as it comes.
+        // The record will have the second answer. With live logs, the first one is already logged.
         if let Some(out) = ran.out.as_ref().ok().filter(|_| !child.site.live) {
             log_output(child.site, work, out);
         }
         let Some(again) = execute(child, &turn, None, true)? else { return Ok(None) };
         ran = ran.and_then(again);
     }
-    // Of a command of the `steps:` language the exit code alone decides.
+    // For a command of the `steps:` language, only the exit code decides.
     let judged = work.asks && (work.answer.is_some() || child.site.run_id().is_none());
     let text = ran.out.as_ref().ok().filter(|_| judged && ran.ended.how == How::Exited(0));
     let text = text.and_then(|out| printed_text(work, out));
@@ -515,7 +514,7 @@ fn have_said(child: &Child, work: &Work) -> Executed<Said> {
     Ok(Some(Said { ran, heard, asked_again: wanting.is_some() }))
 }
 
-/// All that a child printed; nothing, if that is more than memory holds.
+/// Returns all output of a child process, or `None` if it was truncated.
 fn printed_text(work: &Work, out: &Captured) -> Option<String> {
     match work.capture {
         _ if out.truncated => None,
@@ -525,7 +524,7 @@ fn printed_text(work: &Work, out: &Captured) -> Option<String> {
     }
 }
 
-/// Asks an agent, in the conversation that the work is part of.
+/// Runs an agent, in the conversation that the work belongs to.
 fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>)> {
     let (site, first) = (child.site, work.argv.clone());
     let stop_here = |work: &Work, code, message| Err(Box::new(refused(site, work, code, message)));
@@ -537,7 +536,7 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         let work = work.to_mut();
         work.stdin = work.stdin.take().map(|prompt| below(HEADING, &prompt));
     }
-    // Found now, a file that cannot be written costs nothing.
+    // Check now: a file that cannot be written should not cost an agent's execution.
     if let Some(path) = &work.output_file
         && let Err(error) = site.workspace.try_write(path)
     {
@@ -566,12 +565,12 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
                 None => return Ok(None),
                 Some(Some((again, mut mended))) => {
                     if session.is_none() {
-                        // With a conversation, its own count has both.
+                        // With a conversation, its own count includes both turns.
                         mended.usage.add(&heard.usage);
                     }
                     (heard, ran) = (mended, ran.and_then(again));
                 }
-                // There is nobody left to ask: it is all to be done again.
+                // The conversation is lost: the whole step must be retried.
                 Some(None) => heard.asked_again = false,
             }
         }
@@ -581,7 +580,8 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
     Ok(Some((ran, Some(heard))))
 }
 
-/// Says it in a conversation; in a new one, if the provider does not know the old one any more.
+/// Runs one turn of a conversation. Starts a new conversation if the provider does not know the old
+/// one any more.
 fn speak(
     child: &Child,
     work: &mut Cow<Work>,
@@ -614,8 +614,8 @@ fn speak(
     }
 }
 
-/// Asks once more, in the conversation that was had if there is one. Nothing is heard if that is
-/// lost.
+/// Asks an agent a second time, in the existing conversation if there is one. Returns no result if
+/// that conversation is lost.
 fn ask_again(
     child: &Child,
     mut turn: Work,
@@ -640,8 +640,8 @@ fn ask_again(
     })))
 }
 
-/// Tells everybody concerned what came of asking. What it cost is kept with the conversation if
-/// the agent is asked more before there is a record.
+/// Records the outcome in the pass and the conversation. `more` is true if the agent is asked again
+/// before there is a record; the conversation keeps the cost until then.
 fn hear(
     child: &Child,
     session: Option<&mut Session>,
@@ -662,8 +662,8 @@ fn hear(
     Heard { outcome, usage, returns, asked_again: false }
 }
 
-/// Tells an agent whose task somebody began before: its prompt was written for whoever was first.
-/// What authors wrote without a spell is theirs.
+/// Adds a note about earlier attempts to the prompt, which was written for the first attempt.
+/// Prompts that authors wrote without a spell stay unchanged.
 fn tell_of_earlier(work: &mut Cow<Work>, times: u32) {
     let Some(prompt) = work.stdin.as_ref().filter(|_| work.inputs.contains_key(PROMPT)) else {
         return;
@@ -679,7 +679,7 @@ fn tell_of_earlier(work: &mut Cow<Work>, times: u32) {
     work.stdin = Some(prompt);
 }
 
-/// Stands above a prompt that would be taken for a command of the provider's own.
+/// Heading for a prompt that the provider would take for one of its own commands.
 const HEADING: &str = "Your task:\n\n";
 
 fn is_command(prompt: &Input) -> bool {
@@ -692,13 +692,14 @@ fn below(heading: &str, prompt: &Input) -> Input {
     Input::of(bytes)
 }
 
-/// A path that can never be written is not worth another try; a full disk may be.
+/// Returns exit code 2 for a path that can never be written, and 1 for a failure worth a retry,
+/// such as a full disk.
 fn code_of(error: &PathError) -> i32 {
     if error.is_final() { 2 } else { 1 }
 }
 
-/// What is laid over the inherited environment: who is calling, then the step's own `env`.
-/// Secrets are inherited already.
+/// Returns the variables to set over the inherited environment: the context of the execution, then
+/// the step's own `env`. Secrets are inherited already.
 fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
     let mut env: Vec<(String, OsString)> = site.about.clone();
     env.push(("ORCHESTRATE_STEP".into(), work.step.to_string().into()));
@@ -714,11 +715,11 @@ fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
     env
 }
 
-/// With the value 1, claude lets root skip permissions, which it refuses otherwise. A caller who
-/// does not want that sets it to 0.
+/// With the value 1, claude allows root to skip permissions, which it refuses otherwise. A caller
+/// who does not want that sets the variable to 0.
 const IS_SANDBOX: &str = "IS_SANDBOX";
 
-/// Whether work asks claude to use its tools without asking.
+/// Returns true if work runs claude without permission checks for its tools.
 fn skips_permissions(work: &Work) -> bool {
     let skips = |argument: &String| {
         argument.ends_with("bypassPermissions")
@@ -727,10 +728,10 @@ fn skips_permissions(work: &Work) -> bool {
     work.adapter == Kind::Claude && work.argv.iter().any(skips)
 }
 
-/// What an outer run may have said of its own step, and this one may not say of its.
+/// Variables that an outer run may have set for its own step and that this step may not override.
 const OF_OUTER_RUN: [&str; 2] = ["ORCHESTRATE_ITEM", "ORCHESTRATE_AGENT"];
 
-/// How the output of work is kept.
+/// Returns the capture mode for the output of work.
 fn mode(work: &Work) -> Mode {
     match work.capture {
         CaptureMode::Text => Mode::Text,
@@ -764,20 +765,20 @@ fn log_of_errors(site: &Site, work: &Work, again: bool) -> Capture {
     if again { capture.log_on(log) } else { capture.log(log) }
 }
 
-/// Where a long output lies, in the run's directory.
+/// Returns the path of a long output, relative to the run's directory.
 fn output_path(work: &Work) -> PathBuf {
     PathBuf::from(format!("outputs/{}.{}.txt", work.step, work.attempt))
 }
 
-/// Says of a node's failure whether it may pass by itself, by the table of what is said then. Of
-/// other commands, their exit codes say it.
+/// Classifies a node's failure as transient or not, by a table of known messages. For other
+/// commands, the exit code decides.
 fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Record) {
     let told = work.capture == CaptureMode::Whole || work.adapter.is_stream();
     let Some(error) = record.error.as_mut().filter(|_| told) else { return };
     let mut said = vec![error.message.as_str()];
     said.extend(error.stderr_tail.iter().map(String::as_str));
-    // What an agent says in its conversation is no fault of its own; what its command line prints
-    // in place of one may be.
+    // Text in an agent's conversation is not an error message; text that its program prints in
+    // place of the conversation may be.
     said.extend(printed.iter().map(String::as_str));
     if work.asks && !work.adapter.is_stream() {
         said.extend(error.stdout_tail.iter().map(String::as_str));
@@ -786,7 +787,7 @@ fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Reco
         (Some(How::TimedOut | How::Silent), _) => FaultClass::Transient,
         (_, 126 | 127) | (None, 2) => FaultClass::Fatal,
         _ => match limits::classify(&said.join("\n")) {
-            // An agent that somebody killed said nothing of itself; the next may live.
+            // An agent that was killed reported no reason; the next one may survive.
             FaultClass::Unknown if work.asks && matches!(how, Some(How::Killed(_))) => {
                 FaultClass::Transient
             }
@@ -795,14 +796,15 @@ fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Reco
     });
 }
 
-/// Log files are named by step; those of an earlier attempt are kept under its number.
+/// Renames the log files of an earlier attempt, which are named by step, to include its number.
 pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
     if attempt > 1 {
         keep_logs(site, step, &(attempt - 1).to_string());
     }
 }
 
-/// The same for a task that was begun and not ended by somebody before: its number is added.
+/// Renames the logs of an earlier execution of the same task, which did not end it, to include its
+/// number.
 pub fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
     if task_attempt > 1 {
         keep_logs(site, &work.step, &format!("{}-{}", work.attempt, task_attempt - 1));
@@ -813,12 +815,12 @@ fn keep_logs(site: &Site, step: &StepPath, number: &str) {
     for ending in ["stdout", "stderr", ANSWER, install::LOG] {
         let path = site.log(step, ending);
         let kept = site.log(step, &format!("{number}.{ending}"));
-        // There is often none, and a log that cannot be kept is no reason to fail a step.
+        // Logs are often missing, and a log that cannot be kept must not fail a step.
         let _ = disk::rename(&path, &kept);
     }
 }
 
-/// What a child finds in its environment: names only, but for the step's own.
+/// Logs the environment of a child process: only names, but values for the variables set here.
 fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)], hidden: &[&str]) {
     let lacks = |name: &str| {
         let removed = exec::LOCAL_TO_GIT.iter().chain(&exec::FORCING_COLORS);
@@ -831,7 +833,7 @@ fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)], hidden
     site.keep_notes(&work.step, &inherited.chain(own).collect::<Vec<_>>());
 }
 
-/// A step that could not be started.
+/// Returns the result of a step that could not start.
 fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     let mut context = Map::new();
     context.insert("substituted_command".into(), command(site, work));
@@ -841,7 +843,7 @@ fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     Performed::of(record)
 }
 
-/// A provider that is not asked before a person has acted.
+/// Returns the result for a provider that must not be used before a user has acted.
 fn needs_person(child: &Child, work: &Work, reason: String) -> Performed {
     let verdict = Verdict::NeedsPerson { reason };
     let outcome = provider::Outcome::of_text("", verdict, SystemClock.now());
@@ -855,7 +857,7 @@ fn needs_person(child: &Child, work: &Work, reason: String) -> Performed {
     Performed { returns: heard.returns, ..performed }
 }
 
-/// A script that could not be made ready.
+/// Returns the result of a script or worktree that could not be prepared.
 fn unready(site: &Site, mut record: Record, began: Instant) -> Performed {
     if let Some(error) = &mut record.error {
         error.message = site.mask.text(&error.message);
@@ -864,7 +866,7 @@ fn unready(site: &Site, mut record: Record, began: Instant) -> Performed {
     Performed::of(record)
 }
 
-/// The argv for people to see: masked, and an argument of kilobytes cut short.
+/// Returns the argv for display: masked, and with long arguments truncated.
 fn command(site: &Site, work: &Work) -> Value {
     const SHOWN: usize = 2048;
     let show = |arg: &String| {
@@ -877,13 +879,13 @@ fn command(site: &Site, work: &Work) -> Value {
     work.argv.iter().map(show).collect::<Vec<_>>().into()
 }
 
-/// A result in the making.
+/// A result under construction.
 struct Outcome<'a> {
     site: &'a Site,
     work: &'a Work,
     ended: &'a Ended,
     heard: Option<Heard>,
-    /// The agent was asked once more for what it did not say.
+    /// True if the agent was asked a second time for missing output.
     asked_again: bool,
     record: Record,
 }
@@ -927,7 +929,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Puts into the record what an agent's output says beside its answer.
+    /// Adds to the record what an agent's output reports in addition to its answer.
     fn keep_heard(&mut self, heard: &Heard, failed: bool) {
         let (site, is_stream) = (self.site, self.work.adapter.is_stream());
         if is_stream {
@@ -942,8 +944,8 @@ impl Outcome<'_> {
             error.stderr_tail.retain(|line| !provider::is_noise(line));
         }
         if is_stream && heard.explains() && !error.stdout_tail.is_empty() {
-            // The verdict has the cause. What a command line says beside its events explains
-            // nothing, and is in the log.
+            // The verdict states the cause. Text that a program prints in addition to its events
+            // explains nothing, and is in the log.
             error.stderr_tail.clear();
         }
         if failed {
@@ -997,7 +999,7 @@ impl Outcome<'_> {
         self.record.error = Some(Fault { message, exit_code: code, context, ..Fault::default() });
     }
 
-    /// Puts the output into the record by its mode; the error is why it cannot be used.
+    /// Adds the output to the record by its mode. The error states why it cannot be used.
     fn keep_output(&mut self, out: &Captured) -> Result<(), Unusable> {
         match self.work.capture {
             CaptureMode::Text => {
@@ -1034,7 +1036,7 @@ impl Outcome<'_> {
         });
     }
 
-    /// Reads an answer by its rules, and sees to it that a long output lasts.
+    /// Reads an answer by its rules, and syncs a long output.
     fn settle(&mut self, out: &Captured) -> io::Result<()> {
         if let Some(rules) = &self.work.answer {
             match reply::read(rules, &self.work.asked(), &out.whole)? {
@@ -1049,7 +1051,7 @@ impl Outcome<'_> {
                 }
             }
         }
-        // The journal may be on the medium before it, and names it.
+        // The journal refers to the file, so the file must not reach the medium later.
         if let Some(whole) = &self.record.whole {
             let path = self.site.root().join(&whole.path);
             disk::machine().sync(&path)?;
@@ -1107,7 +1109,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Keeps what could not be parsed: its head in the record, all of it in the log.
+    /// Keeps output that could not be parsed: its head in the record, all of it in the log.
     fn keep_unparsed(&mut self, out: &Captured, reason: &str) {
         let diagnosis = json!({ "reason": reason });
         self.record.debug.insert("json_parse_error".into(), diagnosis);
@@ -1119,8 +1121,8 @@ impl Outcome<'_> {
         self.log_output(out);
     }
 
-    /// Keeps output in the log that the record will not have as it came. With one that was asked
-    /// again, it is there.
+    /// Logs output that the record does not have in its raw form. After a second turn it is already
+    /// logged, unless the output is a stream.
     fn log_output(&self, out: &Captured) {
         if !self.asked_again || self.work.adapter.is_stream() {
             log_output(self.site, self.work, out);

@@ -1,5 +1,5 @@
-//! The run's directory, put into work where it is meant: it was prepared without it, for it may
-//! lie elsewhere on the machine that does the work.
+//! Inserts the path of the run's directory into work. Work is prepared without it, because the path
+//! may differ on the machine that executes the work.
 
 use std::borrow::Cow;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::Site;
 use crate::fleet::work::{Input, ScriptWork, Source, Work};
 
-/// Where prepared texts lie in the run's directory that are too long for an argument.
+/// Directory in the run's directory for prepared texts that are too long for an argument.
 pub const VALUES: &str = "values";
 
-/// The work with the run's directory in it, in which there is then a place for artifacts.
+/// Returns the work with the path of the run's directory, and creates the artifact directory there.
 pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
     let Some(mark) = work.root.as_deref().filter(|mark| is_meant(work, mark)) else {
         return Ok(Cow::Borrowed(work));
@@ -24,7 +24,7 @@ pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
     fs::create_dir_all(root.join(ARTIFACTS))?;
     let path = root.to_string_lossy();
     if path.contains('\n') {
-        // It might end the text of a script that it is put into.
+        // A line break might end the text of a script that contains the path.
         return Err(io::Error::other("the path of the run's directory has a line break in it"));
     }
     let put = |text: &mut String| {
@@ -42,7 +42,7 @@ pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
                 script(&root, Path::new(argument.as_str()), mark)?.to_string_lossy().into_owned();
         }
     }
-    // A conversation that goes on has command lines of its own.
+    // A continued conversation has its own command lines.
     if let Some(session) = &mut placed.session {
         session.resume.iter_mut().for_each(put);
         session.fork.iter_mut().flat_map(|fork| &mut fork.argv).for_each(put);
@@ -67,7 +67,7 @@ fn is_meant(work: &Work, mark: &str) -> bool {
         || matches!(source, Some(Source::Text(text)) if named(text))
         || match &work.stdin {
             Some(Input::Text(text)) => named(text),
-            // It is found by its bytes: it is rare that there are such.
+            // Compared as bytes, because such input is not text. It is rare.
             Some(input) => find(&input.bytes(), mark).is_some(),
             None => false,
         }
@@ -88,7 +88,7 @@ fn put_bytes(mut bytes: &[u8], mark: &str, path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A script that was left in a file, with the run's directory in it.
+/// Returns a script file in which the run's directory is inserted.
 fn script(root: &Path, file: &Path, mark: &str) -> io::Result<PathBuf> {
     let text = fs::read_to_string(file)?;
     if !text.contains(mark) {
@@ -101,7 +101,7 @@ fn script(root: &Path, file: &Path, mark: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Leaves a text in a file that is named by its content: whoever else does so leaves the same.
+/// Writes a text to a file that is named by its content: a concurrent writer writes the same.
 pub fn leave(path: &Path, text: &str) -> io::Result<()> {
     if path.exists() {
         return Ok(());

@@ -1,9 +1,9 @@
-//! One more turn for an agent that did not say how its work went: it is asked for the block alone,
-//! in what is left of its time. In the same conversation, where that can be gone on with; else it
-//! is told what was asked and answered.
+//! A second turn for an agent that did not report the result of its work. It asks only for the JSON
+//! block, within the remaining time: in the same conversation if that can be continued, otherwise
+//! with a copy of the prompt and the answer.
 //!
-//! What was asked in an argument stands in every argv: there the engine lets the whole step be
-//! tried again.
+//! A prompt in an argument is part of every command line and cannot be replaced. In that case the
+//! engine retries the whole step.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,21 +17,22 @@ use crate::prompt::{echo, limits};
 use crate::provider::{Outcome, Verdict};
 use crate::workflow::plan::CaptureMode;
 
-/// Whether whoever does this work may be asked once more. What was asked in an argument cannot be
-/// asked otherwise.
+/// Returns true if the agent may be asked a second time. A prompt in an argument cannot be
+/// replaced.
 fn is_asked_again(work: &Work) -> bool {
     let rule = work.answer.as_ref().and_then(|rules| rules.contract);
     (work.repairs || rule.is_some_and(|rule| rule.repair)) && work.stdin.is_some()
 }
 
-/// An answer that cannot be used, about which the agent may be asked.
+/// An unusable answer about which the agent may be asked.
 pub(super) struct Wanting {
     why: String,
     answered: String,
 }
 
 impl Wanting {
-    /// What is wanting in an answer to this work.
+    /// Returns the defect of an answer to this work, or `None` if it is usable or must not be asked
+    /// about.
     fn of(work: &Work, answered: &str) -> Option<Wanting> {
         if !is_asked_again(work) || limits::notice(answered).is_some() {
             return None;
@@ -44,13 +45,14 @@ impl Wanting {
         Some(Wanting { why, answered: answered.to_owned() })
     }
 
-    /// The same of what was heard of an agent.
+    /// Checks the outcome of an agent's stream.
     pub(super) fn in_heard(work: &Work, outcome: &Outcome) -> Option<Wanting> {
         let answered = outcome.verdict == Verdict::Answered;
         answered.then(|| Wanting::of(work, &outcome.text))?
     }
 
-    /// The same of what a child printed, all of which is in its log where memory has it not.
+    /// Checks the printed answer of a child process; reads it from the log if memory does not hold
+    /// all.
     pub(super) fn in_printed(work: &Work, ran: &Ran, log: &Path) -> Option<Wanting> {
         let ended_well = ran.ended.how == How::Exited(0);
         let out = ran.out.as_ref().ok().filter(|_| ended_well && is_asked_again(work))?;
@@ -62,8 +64,8 @@ impl Wanting {
         Wanting::of(work, &text)
     }
 
-    /// The turn as work; nothing where no time is left for it. Whoever `remembers` is asked in
-    /// the same conversation.
+    /// Returns the work of the second turn, or `None` if no time is left. `remembers` is true if
+    /// the turn continues the same conversation.
     pub(super) fn turn(&self, work: &Work, remembers: bool, began: Instant) -> Option<Work> {
         let said = match remembers {
             true => contract::ask_for_block(&self.why),

@@ -1,5 +1,5 @@
-//! What an agent's answer must be, and what is made of it: a sign that ends a loop is seen and
-//! taken out, and an answer in a form becomes the value that it is.
+//! Checks and converts an agent's answer: detects and removes the signal that ends a loop, and
+//! parses an answer with a format into its value.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -16,20 +16,20 @@ use crate::prompt::limits::FaultClass;
 use crate::prompt::{answer, echo, signal};
 use crate::workflow::plan::Until;
 
-/// A longer answer is not read whole: nobody means more than this to be an answer.
+/// Maximum length of an answer that is read whole.
 const READ_BYTES: u64 = 8 << 20;
 
-/// What is wrong with an answer.
+/// The problem of an answer.
 #[derive(Debug, Default)]
 pub struct Wrong {
     pub message: String,
     pub context: Map<String, Value>,
     pub class: Option<FaultClass>,
-    /// What the step exits with.
+    /// Exit code of the step.
     pub code: i32,
-    /// The agent can be told.
+    /// True if the agent can be asked again.
     pub ask_again: bool,
-    /// What the answer says of itself all the same.
+    /// The report in the answer, if the answer has one despite the problem.
     pub said: Option<Value>,
 }
 
@@ -38,7 +38,7 @@ impl Wrong {
         Wrong { message: message.into(), code: 1, ..Wrong::default() }
     }
 
-    /// The answer does not have its form.
+    /// Creates the problem of an answer that does not match its format.
     fn form(problems: Vec<String>) -> Wrong {
         let first = problems.first().map(String::as_str).unwrap_or_default();
         Wrong {
@@ -52,21 +52,21 @@ impl Wrong {
     }
 }
 
-/// What an answer came to.
+/// The result of reading an answer.
 #[derive(Debug, Default)]
 pub struct Reply {
     pub until_met: Option<bool>,
-    /// The answer as the value that it is.
+    /// The parsed value of the answer.
     pub json: Option<Value>,
-    /// The answer as others are to see it, where that is not as it came; of a value, how it was
-    /// written.
+    /// The answer to show to other steps, if it differs from the raw answer. For a value, its
+    /// source text.
     pub text: Option<String>,
-    /// What it says of itself; the answer stays as it came.
+    /// The agent's report in the answer; the answer itself stays unchanged.
     pub said: Option<Value>,
     pub warning: Option<String>,
 }
 
-/// Reads an answer by its rules. `asked`: what the agent was asked with.
+/// Reads an answer by its rules. `asked` contains the prompts that the agent received.
 pub fn read(
     rules: &AnswerRules,
     asked: &[Cow<str>],
@@ -107,7 +107,7 @@ pub fn read(
     Ok(Ok(read))
 }
 
-/// Reads an answer that must end by saying how it went.
+/// Reads an answer that must end with a report of the result.
 fn by_contract(rule: ContractRule, text: &str) -> Result<Reply, Wrong> {
     let unsaid = |kind: &str, message: String| Wrong {
         message,
@@ -138,7 +138,7 @@ fn is_met(until: &Until, text: &str) -> bool {
     }
 }
 
-/// An answer, or only its end where it is longer than anybody would mean it.
+/// Returns an answer and true, or only its end and false if it is longer than [`READ_BYTES`].
 pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
     let Some(file) = &whole.file else { return Ok((whole.head.clone(), true)) };
     if file.bytes <= READ_BYTES {

@@ -1,5 +1,5 @@
-//! A script of a language that has a runtime of its own: the command that runs it, and its
-//! packages, which are there before it begins.
+//! A script in a language with its own runtime: the command that runs it, and its packages, which
+//! are installed before it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -18,12 +18,12 @@ use crate::fleet::work::{ScriptWork, Source};
 use crate::prompt::limits::FaultClass;
 use crate::workflow::plan::Runtime;
 
-/// The longest code that is an argument; longer code is a file.
+/// Maximum length of code in an argument; longer code goes to a file.
 const CODE_BYTES: usize = 96 * 1024;
 
-/// Why a script cannot be run.
+/// The reason why a script cannot run.
 pub enum Unready {
-    /// It was stopped before it began.
+    /// It was stopped before it started.
     Stopped,
     Failed(Box<Record>),
 }
@@ -36,34 +36,34 @@ impl Unready {
     }
 }
 
-/// Where the code of a script is.
+/// Location of a script's code.
 enum Code<'a> {
     Inline(&'a str),
-    /// A file, where its author put it.
+    /// The author's file, in its original place.
     File(PathBuf),
-    /// A copy of a file whose author has changed it since, or taken it away.
+    /// A copy of a file that its author has changed or removed since.
     Copy {
         file: PathBuf,
-        /// The directory that it was in.
+        /// Directory of the original file.
         beside: Option<PathBuf>,
     },
 }
 
-/// A script that can be run.
+/// A script that is ready to run.
 #[derive(Default)]
 pub struct Ready {
     pub argv: Vec<String>,
-    /// Variables that it needs beside those of its step.
+    /// Variables that it needs in addition to those of its step.
     pub env: Vec<(String, OsString)>,
-    /// What should be known of it.
+    /// A warning for the user.
     pub warning: Option<String>,
 }
 
-/// Makes everything ready and gives the command.
+/// Installs packages, writes files, and returns the command.
 pub fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
     let root = child.site.root();
     let mut ready = Ready::default();
-    // A file is what its name says, whatever the node says.
+    // A file's extension decides its runtime, even if the node names another.
     let (code, runtime) = match &script.source {
         Source::Text(code) => (Code::Inline(code), script.runtime),
         Source::File(path) => {
@@ -83,8 +83,8 @@ pub fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
     };
     let code = match (code, packages) {
         (Code::File(path), packages) => {
-            // Nothing can be put beside it, so its packages are looked for after those that are
-            // there already.
+            // Packages cannot be placed next to the file, so `NODE_PATH` names them; the runtime
+            // searches it after the packages that exist there.
             ready.env.extend(packages.map(|packages| node_path(child, &packages)));
             Code::File(path)
         }
@@ -102,13 +102,13 @@ pub fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
     Ok(ready)
 }
 
-/// A variable of the child, by its own environment or the one that it inherits.
+/// Returns a variable of the child process: its own, otherwise the inherited one.
 fn variable<'c>(child: &'c Child, name: &str) -> Option<&'c OsStr> {
     let own = child.env.iter().rev().find(|(own, _)| own == name).map(|(_, value)| value);
     own.or(child.site.environment.get(name)).map(OsString::as_os_str)
 }
 
-/// Where the packages of a script are looked for that they cannot be put beside.
+/// Returns the variable that names packages which cannot be placed next to a script.
 fn node_path(child: &Child, packages: &Path) -> (String, OsString) {
     const NAME: &str = "NODE_PATH";
     let mut paths = packages.join("node_modules").into_os_string();
@@ -119,8 +119,8 @@ fn node_path(child: &Child, packages: &Path) -> (String, OsString) {
     (NAME.into(), paths)
 }
 
-/// A script that has a file: it is run where it lies, with all that lies beside it, if it is what
-/// it was when the run began. Otherwise the run's copy is, with what lies there now.
+/// Locates a script file. If it is unchanged since the run started, it runs in its original place,
+/// with the files next to it. Otherwise the run's copy runs, with the files that are there now.
 fn find(child: &Child, script: &ScriptWork, copy: PathBuf) -> (Code<'static>, Option<String>) {
     let Some(source) = &script.from else {
         return (Code::Copy { file: copy, beside: None }, None);
@@ -161,7 +161,7 @@ fn with(deps: &[String]) -> Vec<String> {
 
 fn command(runtime: Runtime, deps: &[String], code: &Code) -> Vec<String> {
     let mut argv: Vec<String> = match runtime {
-        // What is in the workspace's `.env` is for its own programs.
+        // The workspace's `.env` is for its own programs.
         Runtime::Bun => vec!["bun".into(), "--no-env-file".into()],
         Runtime::Uv => vec!["uv".into(), "run".into(), "--no-project".into()],
     };
@@ -183,9 +183,9 @@ fn command(runtime: Runtime, deps: &[String], code: &Code) -> Vec<String> {
     argv
 }
 
-/// Puts a script into a directory of its own beside its packages, and beside links to what it was
-/// among, in the run's directory. The directory is named by all that is in it, so that others who
-/// do the same meet no half of it.
+/// Writes a script to its own directory within the run's directory, next to links to its packages
+/// and to its original neighbors. The directory's name is a digest of its content, so that
+/// concurrent writers cannot see an incomplete one.
 fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> io::Result<PathBuf> {
     let mut among = None;
     let (text, name) = match code {
@@ -207,7 +207,7 @@ fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> i
     let dir = root.join(VALUES).join(&digest.hex()[..32]);
     std::fs::create_dir_all(&dir)?;
     if let Some(packages) = packages {
-        // Packages are looked for beside the script.
+        // The runtime searches for packages next to the script.
         link(&packages.join("node_modules"), &dir)?;
     }
     for entry in among.map(std::fs::read_dir).into_iter().flatten().flatten().flatten() {
@@ -220,7 +220,7 @@ fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> i
     Ok(path)
 }
 
-/// Lets a directory have something under its own name, unless it has that already.
+/// Creates a link in a directory under the target's own name, unless that name exists.
 fn link(to: &Path, dir: &Path) -> io::Result<()> {
     let name = dir.join(to.file_name().unwrap_or_default());
     match std::os::unix::fs::symlink(to, name) {

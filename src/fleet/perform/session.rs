@@ -1,10 +1,10 @@
-//! Conversations with providers that several executions are part of.
+//! Provider conversations that span several executions.
 //!
-//! What a provider calls a conversation, and what it has cost so far, lies in
-//! `.orchestrate/sessions/<key>.json`. Whoever takes part in one holds the lock beside it.
+//! `.orchestrate/sessions/<key>.json` stores the provider's ID of a conversation and its cost so
+//! far. A process that takes part in a conversation holds the lock file next to it.
 //!
-//! **Invariant:** one process at a time takes part in a conversation: some providers let two, and
-//! then lose what one of them said.
+//! **Invariant:** only one process at a time takes part in a conversation. Some providers allow
+//! two, and then lose the messages of one.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -22,45 +22,45 @@ use crate::exec::Stop;
 use crate::host;
 use crate::provider::{Kind, Outcome, Usage};
 
-/// Where what is known of conversations lies in a workspace.
+/// Directory of the conversation files in a workspace.
 pub const SESSIONS: &str = ".orchestrate/sessions";
 
-/// Whoever had it last may be ending yet.
+/// Maximum wait for a lock: the previous holder may still be ending.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A conversation that is held.
+/// A conversation whose lock this process holds.
 pub struct Session {
     path: PathBuf,
     work: SessionWork,
     kind: Kind,
     kept: Kept,
-    /// The conversation that this one goes on from, where it was not begun yet.
+    /// The conversation to fork from, if this one has not started yet.
     parent: Option<Kept>,
     _lock: File,
 }
 
-/// What is kept of a conversation.
+/// The stored state of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Kept {
-    /// The run that it is part of: what is known stays as long as that does.
+    /// The run that the conversation belongs to: the file is kept as long as the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run_id: Option<String>,
-    /// What the provider calls it, once it was begun.
+    /// The provider's ID of the conversation, once it has started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// How often one was lost and begun anew.
+    /// Number of times that the conversation was lost and started again.
     #[serde(default)]
     generation: u32,
-    /// What the provider counted when it last spoke.
+    /// The provider's usage count at its last output.
     #[serde(default)]
     usage: Usage,
-    /// What was spent by executions that no record tells of, because they were begun again.
+    /// Usage of executions that no record contains because they were restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unrecorded: Option<Usage>,
 }
 
-/// Why a conversation cannot be had.
+/// The reason why a conversation is not available.
 pub enum Busy {
     /// Another process takes part in it.
     Held,
@@ -79,7 +79,7 @@ impl fmt::Display for Busy {
 }
 
 impl Session {
-    /// Takes a conversation, waiting a little for whoever has it.
+    /// Locks a conversation. Waits up to `PATIENCE` for its holder.
     pub fn take(site: &Site, work: &SessionWork, kind: Kind, stop: &Stop) -> Result<Session, Busy> {
         let dir = site.workspace.root().join(SESSIONS);
         fs::create_dir_all(&dir).map_err(Busy::Error)?;
@@ -106,12 +106,13 @@ impl Session {
         Ok(Session { path, work: work.clone(), kind, kept, parent, _lock: lock })
     }
 
-    /// Whether there is something to go on with, or from.
+    /// Returns true if there is a conversation to continue or to fork from.
     pub fn goes_on(&self) -> bool {
         self.parent.is_some() || self.kept.id.is_some() && !self.work.resume.is_empty()
     }
 
-    /// The argv that begins the conversation or goes on with it, which is then on record.
+    /// Returns the command line that starts, forks, or continues the conversation. Stores a new
+    /// conversation's state first.
     pub fn argv(&mut self, first: &[String]) -> io::Result<Vec<String>> {
         let fork = self.work.fork.clone().zip(self.parent.clone());
         let argv = match &fork {
@@ -125,7 +126,8 @@ impl Session {
                 self.kept.generation += 1;
             }
             self.kept.usage = fork.as_ref().map_or_else(Usage::default, |(_, p)| p.usage.clone());
-            // A name of ours is known even if nobody lives to hear the provider say it.
+            // An ID that this process chose is known even if no process lives to read the
+            // provider's report.
             self.kept.id = self.kind.takes_session().then(|| self.name());
             self.write()?;
         }
@@ -134,13 +136,13 @@ impl Session {
             names.push((fork.slot(), parent.id.clone().unwrap_or_default()));
         }
         argv.iter_mut().for_each(|argument| *argument = filled(argument, &names));
-        // From now on it is a conversation of its own.
+        // From now on it is an independent conversation.
         self.parent = None;
         Ok(argv)
     }
 
-    /// The name of a new conversation. No two have the same, not even if what was known of the
-    /// first is gone: providers refuse a name that was used.
+    /// Returns the ID of a new conversation. IDs never repeat, even if the stored state is lost:
+    /// providers refuse an ID that was used before.
     fn name(&self) -> String {
         let mut parts = Parts::default();
         parts.add(&self.work.key);
@@ -149,20 +151,21 @@ impl Session {
         uuid(&parts.hex())
     }
 
-    /// Begins anew: the provider does not know the conversation.
+    /// Drops the conversation's ID, because the provider does not know it any more.
     pub fn forget(&mut self) {
         self.parent = None;
         self.kept.id = None;
         self.kept.generation += 1;
     }
 
-    /// Keeps what a provider calls the conversation, while it speaks.
+    /// Returns a value that stores the provider's ID of the conversation during the execution.
     pub fn name_keeper(&self) -> Name {
         Name { path: self.path.clone(), kept: self.kept.clone() }
     }
 
-    /// Keeps what a provider said of the conversation. Gives what this execution alone cost, and
-    /// those before it that were begun again, as this one will be if it `returns`.
+    /// Stores what the provider reported about the conversation. Returns the cost of this execution
+    /// plus that of earlier executions that were restarted. If `returns`, this execution will be
+    /// restarted too.
     pub fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
         let mut own = outcome.usage.since(&self.kept.usage);
         self.kept.unrecorded.iter().for_each(|before| own.add(before));
@@ -173,7 +176,7 @@ impl Session {
         Ok(own)
     }
 
-    /// What it cost is on record from now on.
+    /// Marks the cost as recorded, unless the execution `returns`.
     pub fn recorded(&mut self, returns: bool) {
         if !returns
             && self.kept.unrecorded.take().is_some()
@@ -188,8 +191,8 @@ impl Session {
     }
 }
 
-/// What the provider calls a conversation, kept as soon as it is known: whoever is killed right
-/// after that has still begun it.
+/// Stores the provider's ID of a conversation as soon as it is known: even if the process is killed
+/// right after, the conversation has started.
 pub struct Name {
     path: PathBuf,
     kept: Kept,
@@ -211,7 +214,7 @@ fn write(path: &Path, kept: &Kept) -> io::Result<()> {
     disk::swap(&*disk::machine(), path, &serde_json::to_vec(kept)?)
 }
 
-/// A text with names in the place of what stands for them. What was put in is not read again.
+/// Replaces the slots in a text with names. Does not scan the inserted names again.
 fn filled(mut text: &str, names: &[(String, String)]) -> String {
     let mut out = String::new();
     loop {
@@ -225,7 +228,7 @@ fn filled(mut text: &str, names: &[(String, String)]) -> String {
     }
 }
 
-/// What is kept; what cannot be read is as good as nothing.
+/// Reads the stored state. An unreadable file counts as empty.
 fn read(path: &Path) -> io::Result<Kept> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),

@@ -1,5 +1,6 @@
-//! Keeps opencode from handing a prompt to its own vendor: without a login it asks a model of
-//! opencode.ai, which nobody chose. Whoever wants that says so: `model: opencode/…`, or a login.
+//! Prevents opencode from sending a prompt to its own vendor. Without a login, opencode uses a
+//! model of opencode.ai that the user did not choose. A user who wants the vendor sets `model:
+//! opencode/…` or logs in.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -11,18 +12,18 @@ use crate::fleet::site::Site;
 use crate::fleet::work::Work;
 use crate::provider::Kind;
 
-/// Settings in a variable, which opencode lays over those of its files.
+/// Variable with settings that opencode merges over those of its files.
 const CONTENT: &str = "OPENCODE_CONFIG_CONTENT";
-/// The name under which opencode knows its vendor.
+/// opencode's name for its vendor.
 const VENDOR: &str = "opencode";
-/// The largest settings file that is read.
+/// Maximum size of a settings file that is read.
 const SETTINGS_BYTES: u64 = 4 << 20;
 
-/// What is to be added to the environment of opencode so that it does not ask its vendor; nothing,
-/// where its user chose the vendor. The error is what a person must do: it has nobody to ask.
+/// Returns the variable that stops opencode from using its vendor, or `None` if the user chose the
+/// vendor. The error states what the user must do, because opencode has no usable provider.
 pub fn guard(site: &Site, work: &Work, cwd: &Path) -> Result<Option<(String, OsString)>, String> {
     let program = work.argv.first().map(|program| Path::new(program).file_name());
-    // What else is read as opencode is its user's own.
+    // Another program that uses the opencode adapter is the user's own.
     if work.adapter != Kind::OpenCode || program.flatten() != Some(OsStr::new("opencode")) {
         return Ok(None);
     }
@@ -54,7 +55,7 @@ pub fn guard(site: &Site, work: &Work, cwd: &Path) -> Result<Option<(String, OsS
     Ok(Some((CONTENT.into(), Value::Object(content).to_string().into())))
 }
 
-/// Where opencode is started, and what it finds there.
+/// The directory and environment in which opencode starts.
 struct Here<'a> {
     site: &'a Site,
     work: &'a Work,
@@ -69,7 +70,7 @@ impl Here<'_> {
         own.or_else(inherited).filter(|value| !value.is_empty())
     }
 
-    /// The model that its command names.
+    /// Returns the model in its command line.
     fn model(&self) -> Option<&str> {
         let argv = &self.work.argv;
         let at = argv.iter().position(|argument| argument == "-m" || argument == "--model")?;
@@ -89,15 +90,15 @@ impl Here<'_> {
         base.join(VENDOR)
     }
 
-    /// Whom it is logged in to, by name.
+    /// Returns its logins, by provider.
     fn login(&self) -> Map<String, Value> {
         let file = self.folder("XDG_DATA_HOME", ".local/share").join("auth.json");
         let login = read(&file).and_then(|text| serde_json::from_str(&text).ok());
         login.unwrap_or_default()
     }
 
-    /// The texts of its settings: its user's, those of the folder and of all around it, and those
-    /// in variables.
+    /// Returns the texts of its settings: the user's, those of the working directory and its
+    /// ancestors, and those in variables.
     fn settings(&self) -> Vec<String> {
         const NAMES: [&str; 3] = ["opencode.json", "opencode.jsonc", "config.json"];
         let own = [self.folder("XDG_CONFIG_HOME", ".config")];

@@ -1,4 +1,4 @@
-//! Waiting for files.
+//! Waits for files.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::exec::Stop;
 use crate::fleet::site::Site;
 use crate::fleet::work::Waiting;
 
-/// Waits for files. Nothing comes back when it was stopped.
+/// Waits for files. Returns `None` if it was stopped.
 pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
     let began = Instant::now();
     let mut polls = 0u64;
@@ -39,7 +39,7 @@ pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
     }
 }
 
-/// Masks what a record says of paths and patterns.
+/// Masks paths and patterns in a record.
 fn mask_record(site: &Site, record: &mut Record) {
     for file in record.files.iter_mut().flatten() {
         *file = site.mask.text(file);

@@ -1,4 +1,4 @@
-//! The MCP servers of a node: from the file that the node names to one that `claude` reads.
+//! The MCP servers of a node: converts the file that the node names to one that `claude` reads.
 
 use serde_json::{Map, Value, json};
 
@@ -21,8 +21,8 @@ impl Preparing<'_> {
     }
 }
 
-/// Wraps servers by their names in `mcpServers`, unless they are already. Variables of the
-/// environment, which may be written `$NAME`, become `${NAME}`.
+/// Wraps a map of servers in `mcpServers`, unless it is wrapped already. Rewrites environment
+/// variables of the form `$NAME` to `${NAME}`.
 fn config(mut servers: Map<String, Value>) -> Value {
     let mut servers = match servers.remove("mcpServers") {
         Some(inner) => inner,

@@ -1,7 +1,7 @@
-//! From a merge that is owed to a person who is to look at it, or to the merge itself.
+//! Converts a merge that is owed to a gate for its review, or to the merge itself.
 //!
-//! **Invariant:** what is merged after a review is what the person was shown: an approval is bound
-//! to the digest of the diff, and void when that changes.
+//! **Invariant:** only what the reviewer was shown is merged: an approval is bound to the digest of
+//! the diff, and void when the diff changes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::ids::BeadId;
 use crate::workflow::plan::{Checks, Isolation};
 use crate::worktree::{Review, TreeError, Trees};
 
-/// How many of the changed files a person is told of at once.
+/// Maximum number of changed files that a review message lists.
 const FILES: usize = 20;
 
 impl Preparing<'_> {
@@ -45,7 +45,7 @@ impl Preparing<'_> {
             trees.review(&id)
         });
         let diff = diff.map_err(|error| cannot(&error))?;
-        // Nobody is asked for nothing, unless it is not what was approved.
+        // An empty diff needs no review, unless a different diff was approved.
         let nothing = diff.text.is_empty() && self.approval().is_none();
         if nothing || self.is_approved(&diff.hash) {
             work.approval = Some(diff.hash);
@@ -68,19 +68,19 @@ impl Preparing<'_> {
         Ok(Prepared::Gate(Box::new(gate)))
     }
 
-    /// Whether a person has approved just this.
+    /// Returns true if a user has approved exactly this diff.
     fn is_approved(&self, hash: &str) -> bool {
         self.approval().is_some_and(|gate| gate.subject() == hash)
     }
 
-    /// What a person has approved before.
+    /// Returns an earlier approval.
     fn approval(&self) -> Option<&GateRecord> {
         let slot = self.scope.run.slot(&self.here);
         let gate = slot.and_then(|slot| slot.record.as_deref()?.gate.as_deref());
         gate.filter(|gate| gate.answer.as_ref().is_some_and(|said| said.approve))
     }
 
-    /// That a person has rejected it before, in words.
+    /// Describes an earlier rejection, if any.
     fn rejection(&self, hash: &str) -> Option<String> {
         let slot = self.scope.run.slot(&self.here)?;
         let gate = slot.record.as_deref()?.gate.as_deref()?;
@@ -90,7 +90,7 @@ impl Preparing<'_> {
         Some(format!("It was rejected{by}: {} ({changed} changed since)", answer.comment))
     }
 
-    /// An approval of something that is not there any more, in words.
+    /// Describes an earlier approval, which no longer applies.
     fn void_approval(&self) -> Option<String> {
         let answer = self.approval()?.answer.as_ref()?;
         Some(match &answer.by {
@@ -107,7 +107,7 @@ fn cannot(error: &TreeError) -> Refusal {
     }
 }
 
-/// What a person is asked.
+/// Returns the question for the reviewer.
 fn message(id: &BeadId, diff: &Review, path: &std::path::Path) -> String {
     let text = String::from_utf8_lossy(&diff.text);
     let files = text.lines().filter_map(|line| line.strip_prefix("diff --git a/"));

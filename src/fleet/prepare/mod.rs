@@ -1,8 +1,8 @@
-//! From a step that is owed to work that can be done: its condition, its secrets, its
-//! dependencies, its variables, in that order.
+//! Converts a step that is owed to executable work: evaluates its condition, checks its secrets,
+//! resolves its dependencies, and fills in its variables, in that order.
 //!
-//! What comes out needs no engine to be carried out. What cannot be prepared fails the step with
-//! exit code 2 before anything is started.
+//! The result can be executed without the engine. A step that cannot be prepared fails with exit
+//! code 2 before any process starts.
 
 mod mcp;
 mod merge;
@@ -38,31 +38,31 @@ use crate::workflow::{Place, Plan, Problem, without_bom};
 use crate::workspace::PathError;
 use crate::worktree::After;
 
-/// What a step comes to before it runs.
+/// The result of preparing a step.
 pub enum Prepared {
-    /// Its condition does not hold.
+    /// The step's condition is false.
     Skip,
-    /// It cannot run; this is its result.
+    /// The step cannot run; this is its result.
     Refuse(Box<Record>),
-    /// Its condition does not hold, or (the text) could not be read, in which case it counts as
-    /// not holding.
+    /// The step's condition is false. The text is the reason if the condition could not be read,
+    /// which counts as false.
     Bar(Option<String>),
-    /// A loop to be entered.
+    /// A loop to enter.
     Open,
-    /// A person to be asked.
+    /// A gate for a user.
     Gate(Box<GateRecord>),
-    /// Nothing is to be executed for this result.
+    /// A result that needs no execution.
     Done(Box<Record>),
     Run(Box<Work>),
     Wait(Waiting),
     Merge(MergeWork),
 }
 
-/// A step that cannot run, with what people need to mend it.
+/// The reason why a step cannot run, with the details for a fix.
 pub struct Refusal {
     message: String,
     context: Map<String, Value>,
-    /// What is wrong with a spell.
+    /// The fault in a spell.
     fault: Option<Box<Fault>>,
 }
 
@@ -76,14 +76,14 @@ impl Refusal {
         self
     }
 
-    /// Says where in the workflow it is, where it is about a text in there.
+    /// Adds the position in the workflow, if the refusal is about a text in the workflow.
     fn placed(mut self, file: &str, site: &Site) -> Self {
         let Some(fault) = self.fault.take().filter(|fault| fault.within.is_some()) else {
             return self;
         };
         let origin = open::origin(&site.root());
         let copy = origin.as_ref().map_or(DEFINITION, |origin| origin.definition());
-        // The run's own copy. What cannot be found in it is told from where the text begins.
+        // Use the run's own copy. If the fault is not found there, report the start of the text.
         let text = std::fs::read_to_string(site.root().join(copy)).unwrap_or_default();
         let problem = located(without_bom(&text), vec![Problem::from(&*fault)]).remove(0);
         let Some(Place { line, column, .. }) = problem.place else { return self };
@@ -112,8 +112,7 @@ impl From<PathError> for Refusal {
     }
 }
 
-/// Prepares the step at `here`. Secrets of work that may go `elsewhere` are for whoever does it to
-/// have.
+/// Prepares the step at `here`. If the work may run `elsewhere`, its executor checks its secrets.
 pub fn prepare(
     site: &Site,
     plan: &Plan,
@@ -172,7 +171,7 @@ pub fn mask_json(site: &Site, value: Value) -> Value {
     }
 }
 
-/// The same of JSON as it was written, which becomes compact by it.
+/// Masks JSON text like [`mask_json`], and makes it compact.
 pub fn mask_written(site: &Site, json: &str) -> String {
     let number = |digits: &str| match site.mask.text(digits) == digits {
         true => digits.to_owned(),
@@ -191,7 +190,7 @@ struct Preparing<'a> {
     elsewhere: bool,
     scope: RunScope<'a>,
     notes: Vec<String>,
-    /// Stands for the run's directory in what is prepared.
+    /// Placeholder for the run's directory in the prepared work.
     root: String,
 }
 
@@ -232,8 +231,8 @@ impl Preparing<'_> {
         }
     }
 
-    /// How long the step may take: as long as it says, and no longer than what is around it. With
-    /// whose limit it is, where it is not its own.
+    /// Returns the time limit of the step: its own, or that of an enclosing step if that is
+    /// shorter, then with its owner.
     fn time_for(&self, own: Option<u64>) -> Result<(Option<u64>, Option<String>), Refusal> {
         let now = SystemClock.now();
         let Some(left) = limits::left(self.plan, self.scope.run, &self.here, now) else {
@@ -242,11 +241,11 @@ impl Preparing<'_> {
         if own.is_some_and(|own| own <= left.ms) {
             return Ok((own, None));
         }
-        // What has no time left fails at once, as if it had been too slow.
+        // A step without time left fails at once, as after a timeout.
         Ok((Some(left.ms.max(1)), Some(left.whose)))
     }
 
-    /// The worktree that the step is done in, where its work item has one.
+    /// Returns the worktree for the step, if its bead has one.
     fn worktree(&self) -> Option<TreeWork> {
         let (bead, isolation) = self.scope.run.bead_of(self.step)?;
         let request = self.scope.run.origin.request.as_deref();
@@ -258,7 +257,7 @@ impl Preparing<'_> {
         (isolation == Isolation::Worktree).then_some(TreeWork { id, base, wait_ms, after, push })
     }
 
-    /// Where the steps that worked last in the worktree of a bead left its branch.
+    /// Returns the commits at which the last steps in a bead's worktree left its branch.
     fn done_before(&self, bead: &str) -> Vec<After> {
         let branch = format!("coven/{bead}");
         let run = self.scope.run;
@@ -268,7 +267,7 @@ impl Preparing<'_> {
             let Some(tree) = record.worktree.as_deref().filter(|tree| tree.branch == branch) else {
                 continue;
             };
-            // In a state that was read from its file there are only seconds.
+            // A state that was loaded from its file has times in whole seconds.
             let ended = record.completed_at.map(|at| Time(at.0 / 1000));
             if ended < latest.0 {
                 continue;
@@ -291,7 +290,7 @@ impl Preparing<'_> {
         }
     }
 
-    /// Fills a template, naming everything that is missing, with its kind.
+    /// Fills a template. The error lists every missing value with its kind.
     fn render(&mut self, template: &Template) -> Result<String, Refusal> {
         let text = template.render(&self.scope).map_err(|missing| unresolved(&missing, false))?;
         for hole in template.holes() {
@@ -307,7 +306,7 @@ impl Preparing<'_> {
         Ok(text)
     }
 
-    /// Whether a hole refers to output that did not fit into the state.
+    /// Returns true if a hole refers to output that did not fit into the state.
     fn was_cut(&self, hole: &Hole) -> bool {
         let Some((last, front)) = hole.path.split_last() else { return false };
         if hole.root() != "steps" || !matches!(last.as_str(), "output" | "lines") {
@@ -351,7 +350,7 @@ impl Preparing<'_> {
         Ok(true)
     }
 
-    /// Checks that required files are there; gives all that were found, sorted.
+    /// Checks that the required files exist. Returns all files found, sorted.
     fn dependencies(&mut self) -> Result<Vec<Found>, Refusal> {
         let depends = &self.step.depends;
         let mut found: BTreeMap<String, bool> = BTreeMap::new();
@@ -381,7 +380,7 @@ impl Preparing<'_> {
     fn wait(&mut self, wait: &WaitFor) -> Result<Prepared, Refusal> {
         let glob = self.render(&wait.glob)?;
         self.note(|| format!("wait_for: `{glob}`"));
-        // A pattern that may not be used fails now rather than after the timeout.
+        // A forbidden pattern fails now, not after the timeout.
         self.site.workspace.glob(&glob)?;
         let &WaitFor { timeout, poll, min_count, .. } = wait;
         Ok(Prepared::Wait(Waiting { glob, timeout, poll, min_count }))
@@ -419,7 +418,7 @@ impl Preparing<'_> {
         self.work(asked, stdin, debug)
     }
 
-    /// Keeps a prompt for people who debug.
+    /// Writes a prompt to the logs for debugging.
     fn keep_prompt(&self, prompt: &[u8]) -> Result<(), Refusal> {
         if self.site.debug {
             let path = self.site.log(&self.path, "prompt.txt");
@@ -429,7 +428,7 @@ impl Preparing<'_> {
         Ok(())
     }
 
-    /// The prompt: the input file as it is, with dependencies put in where asked.
+    /// Returns the prompt: the unchanged input file, with dependencies injected if configured.
     fn compose(
         &mut self,
         mut files: Vec<Found>,
@@ -470,7 +469,7 @@ impl Preparing<'_> {
         }
         let schema = output.schema.as_ref().map(|t| self.render(t)).transpose()?;
         if let Some(path) = &schema {
-            // Found now, a schema that cannot be used costs nothing.
+            // Check now: an unusable schema should not cost an execution.
             usable_schema(self.site, path)?;
         }
         if self.site.debug {
@@ -504,15 +503,15 @@ impl Preparing<'_> {
         })))
     }
 
-    /// How long an agent may be silent. Some wait for hours on a line that is dead, so one that has
-    /// no other limit has this.
+    /// Returns the maximum silence of an agent. Some agents wait for hours on a dead connection, so
+    /// an agent without a limit of its own gets a default.
     fn idle_ms(&self, work: &Work) -> Option<u64> {
         let unlimited = work.adapter.is_stream() && self.step.timeout.is_none();
         let idle = self.step.idle_timeout.or(unlimited.then_some(IDLE_TIMEOUT));
         idle.map(|idle| idle.as_millis() as u64)
     }
 
-    /// The item of the loop around the step, where a variable can hold it.
+    /// Returns the item of the enclosing loop, if a variable can hold it.
     fn item(&self) -> Option<String> {
         let item = self.scope.look_up(&Hole::new("item")).ok()?;
         let text = display(&item);
@@ -520,7 +519,7 @@ impl Preparing<'_> {
     }
 }
 
-/// Whether all secrets are there.
+/// Checks that all secrets are set.
 pub fn missing_secrets(names: &[String], environment: &Environment) -> Result<(), Unusable> {
     let missing: Vec<_> = names.iter().filter(|name| !environment.contains_key(*name)).collect();
     if missing.is_empty() {
@@ -532,7 +531,7 @@ pub fn missing_secrets(names: &[String], environment: &Environment) -> Result<()
     Err(Unusable { message, context })
 }
 
-/// Reads a schema, or says why it cannot be used.
+/// Reads a schema. The error states why it cannot be used.
 pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, Unusable> {
     let broken = |reason: String| Unusable {
         message: format!("the schema `{path}` cannot be used: {reason}"),
@@ -546,7 +545,7 @@ pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, U
     jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))
 }
 
-/// Something that is not what the author asked for.
+/// An input or output that does not match the author's specification.
 pub struct Unusable {
     pub message: String,
     pub context: Map<String, Value>,
@@ -570,8 +569,8 @@ impl From<AskError> for Refusal {
     }
 }
 
-/// A refusal that sorts missing references by what they are: variables, results of steps,
-/// provider parameters.
+/// Returns a refusal that groups missing references by kind: variables, step results, provider
+/// parameters.
 fn unresolved(missing: &[Missing], in_provider: bool) -> Refusal {
     let names =
         |list: &[&Missing]| list.iter().map(|m| format!("${{{}}}", m.raw)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! From a node that is owed to work that can be done, or to a person to be asked.
+//! Converts a node that is owed to executable work, or to a gate for a user.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,20 +26,20 @@ use crate::workflow::plan::{
 };
 use crate::workflow::shell::Layout;
 
-/// Variables of the environment.
+/// Environment variables.
 type Env = Vec<(String, String)>;
 
-/// The longest script that is an argument; longer ones are files.
+/// Maximum length of a script in an argument; longer scripts go to files.
 const SCRIPT_BYTES: usize = 96 * 1024;
-/// The longest value of a variable of the environment.
+/// Maximum length of an environment variable's value.
 const VARIABLE_BYTES: usize = 96 * 1024;
-/// The longest question that a person is asked, and the longest reason: what is longer, nobody
-/// reads in a terminal.
+/// Maximum length of a gate's message and of a cancel reason. Users do not read longer texts in a
+/// terminal.
 const MESSAGE_BYTES: usize = 16 * 1024;
 const REASON_BYTES: usize = 2 * 1024;
 
 impl Preparing<'_> {
-    /// Whether a condition on outputs bars the node.
+    /// Evaluates a condition on outputs. Returns the result if it bars the node, otherwise `None`.
     pub(super) fn outputs_bar(
         &mut self,
         condition: &Condition,
@@ -71,7 +71,7 @@ impl Preparing<'_> {
 
     fn warn_all(&mut self, warnings: Vec<String>) {
         for warning in warnings {
-            // A person is asked by the node, not by a step of its rounds.
+            // The node asks the user, not a step of its rounds.
             let gate = matches!(self.step.action, Action::Gate(_));
             match self.path.loops.first().filter(|_| gate) {
                 Some((node, _)) => tracing::warn!("node `{node}`: {warning}"),
@@ -102,12 +102,12 @@ impl Preparing<'_> {
         }
     }
 
-    /// Puts values into a text. Texts that are too long for a script are left in files.
+    /// Fills a text with values. Values that are too long for a script go to files.
     fn fill(&mut self, text: &NodeText, into: Into) -> Result<String, Refusal> {
         self.fill_with(text, into).map(|(text, _)| text)
     }
 
-    /// The same, with the variables that a shell script gets values in.
+    /// Fills a text, and returns it with the variables that carry values to a shell script.
     fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
         let filled = if into == Into::Shell {
@@ -132,8 +132,8 @@ impl Preparing<'_> {
         Ok((filled, expansions.env))
     }
 
-    /// A message of at most so many bytes. Of what is longer, the beginning; it says so, and the
-    /// whole is left in a file.
+    /// Limits a message to `most` bytes. Truncates a longer one with a note, and writes the whole
+    /// message to a file.
     fn bounded(&self, message: String, most: usize) -> Result<String, Refusal> {
         if message.len() <= most {
             return Ok(message);
@@ -146,7 +146,7 @@ impl Preparing<'_> {
         Ok(format!("{head}…\n\n(cut after {most} of {all} bytes; all of it is in {root}/{path})"))
     }
 
-    /// Leaves texts in files that are too long for a script.
+    /// Writes values that are too long for a script to files.
     pub(super) fn leave_spilled(&self, spilled: Vec<(String, String)>) -> Result<(), Refusal> {
         for (digest, text) in spilled {
             self.leave(&spill_path(&digest), &text)?;
@@ -154,13 +154,13 @@ impl Preparing<'_> {
         Ok(())
     }
 
-    /// Leaves a file in the run's directory for whoever does the work.
+    /// Writes a file into the run's directory for the executor of the work.
     pub(super) fn leave(&self, path: &str, text: &str) -> Result<(), Refusal> {
         let path = self.site.root().join(path);
         let written = || {
             let disk = disk::machine();
             disk.make_dirs(path.parent().unwrap_or(&path))?;
-            // Another node may be reading the same text: it is never there in part.
+            // Another node may be reading the same file, so it must never be incomplete.
             disk::swap(&*disk, &path, text.as_bytes())
         };
         written()
@@ -176,14 +176,14 @@ impl Preparing<'_> {
         self.node_work(Work { env, ..Work::new(self.path.clone(), self.attempt, argv) })
     }
 
-    /// The command that runs a script.
+    /// Returns the command that runs a script.
     pub(super) fn shell_argv(&self, shell: &str, text: String) -> Result<Vec<String>, Refusal> {
         if text.len() <= SCRIPT_BYTES {
             return Ok(vec![shell.into(), "-c".into(), text]);
         }
         let path = format!("values/{}.sh", &sha256(text.as_bytes())[..32]);
         self.leave(&path, &text)?;
-        // A path of the run may hold a placeholder too, so the script is read by its name.
+        // A path of the run may contain a placeholder too, so the script is passed by file name.
         Ok(vec![shell.into(), format!("{}/{path}", self.root)])
     }
 
@@ -214,7 +214,7 @@ impl Preparing<'_> {
         self.node_work(Work { env, script, ..work })
     }
 
-    /// Sees to it that the run has a copy of a file that an earlier node may have written.
+    /// Makes sure that the run has a copy of a file that an earlier node may have written.
     fn keep_part(&self, kind: PartKind, name: &str) -> Result<(), Refusal> {
         let workspace = self.site.workspace.root();
         let workflow = workspace.join(&self.scope.run.origin.workflow_file);
@@ -228,7 +228,7 @@ impl Preparing<'_> {
         kept.map_err(Refusal::new)
     }
 
-    /// What is in a script's file.
+    /// Returns the content of a script's file.
     fn script_text(&self, source: &Source) -> Result<String, Refusal> {
         let Source::File(path) = source else { return Ok(String::new()) };
         let read = disk::machine().read(&self.site.root().join(path));
@@ -237,8 +237,8 @@ impl Preparing<'_> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// What people wrote, for a script to have in its environment; and what its text names that is
-    /// too long for that.
+    /// Returns the variables with user text for a script's environment, and the variables that its
+    /// text names but that are too long for the environment.
     fn request_variables(&mut self, source: &str) -> Result<(Env, Vec<(Var, String)>), Refusal> {
         let mut env = self.step.env.clone();
         let (mut long, mut unnamed) = (Vec::new(), Vec::new());
@@ -246,8 +246,8 @@ impl Preparing<'_> {
         let branch = request.is_some_and(|request| request.base_branch.is_some());
         let values = self.values(Into::Shell);
         for var in Var::ALL {
-            // Empty, where nobody names it and nobody knows it: what whoever started the run has
-            // under this name is something else.
+            // Set to empty if unknown: the process that started the run may have an unrelated
+            // variable of this name.
             let known = branch || var != Var::BaseBranch;
             let value = if known { values.variable(var)? } else { String::new() };
             let named = shell::names(source, var.name());
@@ -269,14 +269,15 @@ impl Preparing<'_> {
         Ok((env, long))
     }
 
-    /// What a shell script begins with to have variables that are too long for its environment.
+    /// Returns the start of a shell script that loads variables which are too long for its
+    /// environment.
     fn load(&self, long: Vec<(Var, String)>, env: &mut Env) -> Result<String, Refusal> {
         let mut prologue = String::new();
         for (var, value) in long {
             let (name, path) = (var.name(), spill_path(&sha256(value.as_bytes())));
             self.leave(&path, &value)?;
             env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{}/{path}", self.root)));
-            // On the script's first line, so that its lines keep their numbers.
+            // On the script's first line, so that its line numbers stay the same.
             prologue.push_str(&format!(
                 "unset {name}; IFS= read -r -d '' {name} < \"${{ORCHESTRATE_{name}_FILE}}\" \
                  || [ -n \"${{{name}}}\" ] || exit 2; "
@@ -311,7 +312,7 @@ impl Preparing<'_> {
         self.say(prompt, said.into_bytes(), rules, BTreeMap::new())
     }
 
-    /// What was wrong with the last answer, where it had the wrong form.
+    /// Describes the problems of the last answer, if it had the wrong format.
     fn complaint(&self) -> String {
         let slot = self.scope.run.slot(&self.here);
         let Some(record) = slot.and_then(|slot| slot.record.as_deref()) else {
@@ -331,7 +332,8 @@ impl Preparing<'_> {
         }
     }
 
-    /// Work that says this to an agent; `inputs` are digests of what it was made of.
+    /// Returns work that sends this prompt to an agent. `inputs` contains digests of the prompt's
+    /// sources.
     pub(super) fn say(
         &mut self,
         prompt: &Prompt,
@@ -398,7 +400,7 @@ impl Preparing<'_> {
             self.scope.loops.last().and_then(|(node, _)| self.scope.run.body.slots.get(*node));
         let record = around.and_then(|slot| slot.record.as_deref());
         shown.add(record.and_then(|record| record.inputs.as_deref()).unwrap_or_default());
-        // What an agent said last is what the person answers to.
+        // The user's answer refers to the agent's last output.
         let said = gates::said_before(self.plan, self.scope.run, &self.here);
         shown.add(said.and_then(|said| said.output.as_deref()).unwrap_or_default());
         let whole = said.and_then(|said| said.whole.as_ref());
@@ -410,9 +412,9 @@ impl Preparing<'_> {
         Ok(Prepared::Gate(Box::new(gate)))
     }
 
-    /// What the digest of a question begins with, so that it is of this asking alone: a person who
-    /// answers what somebody else has answered meanwhile does not answer what is asked next, even
-    /// if it reads the same.
+    /// Starts the digest of a question, so that the digest is unique to this question. If a user
+    /// answers a question that another user has already answered, the answer does not apply to the
+    /// next question, even if its text is the same.
     pub(super) fn asking(&self) -> Parts {
         let mut asking = Parts::default();
         asking.add(&self.path.to_string());

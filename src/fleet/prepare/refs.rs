@@ -1,4 +1,4 @@
-//! What references to nodes and the variables of a request stand for, at one node of one run.
+//! Resolves node references and request variables at one node of one run.
 
 use serde_json::Value;
 
@@ -14,27 +14,28 @@ use crate::template::written;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
-/// Where a run's artifacts are, in its directory.
+/// Directory of a run's artifacts, relative to the run's directory.
 pub const ARTIFACTS: &str = "artifacts";
 
-/// What stands for the run's directory in one piece of work. That may be done on another machine,
-/// where the volume may be mounted elsewhere: whoever does it puts the path there.
+/// Returns a placeholder for the run's directory in one piece of work. The work may be executed on
+/// another machine, where the volume may be mounted at another path; its executor inserts the path.
 ///
-/// It is drawn after everything that is put in was written, so that nothing in there can be it.
+/// The placeholder is random and is drawn after all inserted values were written, so that no value
+/// can contain it.
 pub fn root_mark() -> String {
     format!("@orchestrate:{}{}@", word(chance()), word(chance()))
 }
 
-/// Where text is going.
+/// The destination of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Into {
-    /// To an agent: everything is put in as it is.
+    /// An agent: all values are inserted unchanged.
     Prompt,
-    /// To a shell: no value is ever part of the script.
+    /// A shell: no value is ever part of the script.
     Shell,
-    /// To another language: user text comes by environment, outputs as they are.
+    /// Another language: user text goes through the environment, outputs are inserted unchanged.
     Script,
-    /// To a person: references alone.
+    /// A user: only references are resolved.
     Message,
 }
 
@@ -45,18 +46,18 @@ pub struct Values<'a> {
     pub run: &'a Run,
     pub loops: &'a [(usize, usize)],
     pub into: Into,
-    /// Stands for the run's directory.
+    /// Placeholder for the run's directory.
     pub root: &'a str,
-    /// What should be known about references that stand for nothing.
+    /// Warnings about references that resolve to nothing.
     pub warnings: Vec<String>,
-    /// What goes into a shell script.
+    /// Values for a shell script.
     pub expansions: Expansions,
 }
 
-/// What a reference stands for.
+/// The value of a reference.
 pub struct Found {
     pub text: String,
-    /// It is a number, or true or false.
+    /// True for a number or a boolean.
     pub bare: bool,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a variable, wherever it may be used.
+    /// Returns the value of a variable, for any destination.
     pub fn variable(&self, var: Var) -> Result<String, Refusal> {
         let request = self.run.origin.request.as_deref();
         let asked = |get: fn(&crate::engine::Request) -> &String| {
@@ -113,7 +114,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// What a step of this round, or of one before, has given.
+    /// Returns the output of a step of this round, or of the round `back` rounds earlier.
     fn text_of_round(&self, back: usize, is: fn(&Action) -> bool) -> Result<String, Refusal> {
         let found = || {
             let (node, round) = self.loops.last()?;
@@ -126,12 +127,12 @@ impl<'a> Values<'a> {
         found().map_or(Ok(String::new()), |record| self.whole(record))
     }
 
-    /// All that a record's step has given.
+    /// Returns the whole output of a record's step.
     pub fn whole(&self, record: &Record) -> Result<String, Refusal> {
         whole(self.site, record)
     }
 
-    /// What a reference stands for. The error says why there is no such field.
+    /// Resolves a reference. The error states why the field does not exist.
     pub fn find(&mut self, reference: &NodeRef) -> Result<Found, Refusal> {
         let NodeRef { node, field } = reference;
         let about = Written(reference);
@@ -156,7 +157,8 @@ impl<'a> Values<'a> {
         self.field(step, record, field)
     }
 
-    /// The whole output of a node that has none is empty; a field of it cannot be had.
+    /// Resolves a reference to a node without output: the whole output is empty, a field is an
+    /// error.
     fn nothing(&mut self, about: &Written, why: &str) -> Result<Found, Refusal> {
         if about.0.field.is_some() {
             return Err(Refusal::new(format!("`{about}` cannot be read: {why}")));
@@ -165,17 +167,18 @@ impl<'a> Values<'a> {
         Ok(Found::text(String::new()))
     }
 
-    /// A field of what a node has given, as it was written: its digits above all.
+    /// Returns a field of a node's output in its original notation, which preserves the digits of
+    /// numbers.
     fn field(&self, step: &Step, record: &Record, field: &str) -> Result<Found, Refusal> {
         let name = &step.name;
         let refuse = |why: String| Err(Refusal::new(format!("`${name}.output.{field}` {why}")));
         let format = format_of(step);
         let whole = match &record.json {
-            // What an answer says of itself is not how it was written.
+            // The agent's report is not the text of the answer.
             Some(said) if format.is_none() => said.to_string(),
             _ => self.whole(record)?,
         };
-        // Only of an agent that was asked for an object is it looked for among other words.
+        // Search for an object within other text only if the agent was asked for an object.
         let read = if format.is_some() { answer::extract_object } else { answer::whole_object };
         let Object { value, text } = match read(&whole) {
             Ok(object) => object,
@@ -200,7 +203,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The schema that the answers of a node have.
+/// Returns the schema of a node's answers.
 fn format_of(step: &Step) -> Option<&Value> {
     match &step.action {
         Action::Prompt(prompt) => prompt.format.as_ref(),
@@ -237,7 +240,7 @@ impl Fill for Values<'_> {
     }
 }
 
-/// A reference as its author wrote it.
+/// Displays a reference as its author wrote it.
 struct Written<'a>(&'a NodeRef);
 
 impl std::fmt::Display for Written<'_> {

@@ -1,4 +1,4 @@
-//! What spells know at one step of a run: the variables of the run, and what other steps came to.
+//! The variables of spells at one step of a run: those of the run, and the results of other steps.
 
 use serde_json::{Map, Value, json};
 
@@ -12,24 +12,24 @@ use crate::template::{Hole, Scope};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Prompt, Rounds, RoundsKind, Step, Words};
 
-/// One step of a run, as spells see it.
+/// One step of a run, from the view of a spell.
 pub struct Results<'a> {
     pub site: &'a Site,
     pub plan: &'a Plan,
     pub run: &'a Run,
     pub here: &'a Address,
     pub attempt: Attempt,
-    /// Of longer outputs only the end is given.
+    /// Maximum length of an output; only the end of a longer one is given.
     pub most: Option<usize>,
 }
 
-/// So much of an output goes into a prompt: more is nothing that an agent reads, and a spell that
-/// writes it twice has to fit too.
+/// Maximum size of an output in a prompt: an agent does not read more, and a spell that inserts it
+/// twice must fit too.
 pub const PROMPT_BYTES: usize = 256 * 1024;
 
 impl<'a> Results<'a> {
-    /// Every variable: those of whoever started the run, under what steps came to, under what
-    /// spells know by a name of its own.
+    /// Returns all variables. Step results override the variables given at the start of the run,
+    /// and variables with fixed names override both.
     pub fn variables(&self) -> Result<Map<String, Value>, Refusal> {
         let mut all = self.run.origin.context.clone();
         for loops in 0..=self.here.loops.len() {
@@ -39,7 +39,7 @@ impl<'a> Results<'a> {
                 let outer = &loops[..loops.len() - 1];
                 steps_of(&block_of(self.plan, outer).steps[*step]).is_some()
             });
-            // What is repeated is reached from the block around it, with all of its rounds.
+            // Repeated steps are reached from the enclosing block, with all of their rounds.
             if !inside_rounds {
                 self.add_block(block_of(self.plan, loops), &[body], &mut all)?;
             }
@@ -51,7 +51,7 @@ impl<'a> Results<'a> {
         Ok(all)
     }
 
-    /// What the run and its loops are.
+    /// Returns the variables that describe the run and its loops.
     fn around(&self) -> Map<String, Value> {
         let mut found = Map::new();
         let name = self.plan.name.clone().unwrap_or_else(|| self.run.origin.workflow_file.clone());
@@ -83,7 +83,7 @@ impl<'a> Results<'a> {
         found
     }
 
-    /// Adds the results of a block's steps. Of several bodies, the first that has one counts.
+    /// Adds the results of a block's steps. If several bodies have a result, the first one counts.
     fn add_block(
         &self,
         block: &'a Block,
@@ -100,7 +100,7 @@ impl<'a> Results<'a> {
                 self.add_block(&rounds.block, &inner, all)?;
             }
             let slots = bodies.iter().filter_map(|body| {
-                // What this very step came to before is none of its variables.
+                // The earlier result of this same step is not one of its variables.
                 let is_here =
                     index == self.here.step && now.is_some_and(|now| std::ptr::eq(now, *body));
                 body.slots.get(index).filter(|slot| !is_here && has_result(step, slot))
@@ -115,11 +115,11 @@ impl<'a> Results<'a> {
         Ok(())
     }
 
-    /// What the step before this one came to: the one that ran last, whatever was skipped. At the
-    /// very beginning there was none, which is as good as one that did nothing and went well.
+    /// Returns the result of the previous step: the last one that ran, without skipped steps. For
+    /// the first step it is an empty success.
     fn previous(&self) -> Result<Option<Value>, Refusal> {
         if let Some(edges) = self.plan.root.edges.as_ref().filter(|_| self.here.loops.is_empty()) {
-            // In a graph, only one that is alone before it is the one before it.
+            // In a graph, a step has a previous step only if it waits for exactly one.
             let [before] = edges.before[self.here.step].as_slice() else { return Ok(None) };
             let (step, slot) = (&self.plan.root.steps[*before], &self.run.body.slots[*before]);
             return has_result(step, slot).then(|| self.result(step, slot)).transpose();
@@ -150,7 +150,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// What a step came to.
+    /// Returns the result of a step.
     fn result(&self, step: &'a Step, slot: &'a Slot) -> Result<Value, Refusal> {
         let none = Record::default();
         let record = slot.record.as_deref().unwrap_or(&none);
@@ -214,7 +214,7 @@ impl<'a> Results<'a> {
         Ok(with_face(fields, shown.into()))
     }
 
-    /// The end of an output that is too long, which says that it is one.
+    /// Truncates an output that is too long to its end, with a note about the cut.
     fn shown(&self, output: &str, record: Option<&Record>) -> String {
         let Some(most) = self.most.filter(|most| output.len() > *most) else {
             return output.to_owned();
@@ -223,7 +223,7 @@ impl<'a> Results<'a> {
         while !output.is_char_boundary(from) {
             from += 1;
         }
-        // From the beginning of a line, where one begins soon.
+        // Start at a line break, if there is one soon.
         let line = output[from..].find('\n').filter(|line| *line < most / 4);
         let from = line.map_or(from, |line| from + line + 1);
         let whole = record.and_then(|record| record.whole.as_ref());
@@ -233,8 +233,8 @@ impl<'a> Results<'a> {
         format!("[The first {from} bytes were cut off.{place}]\n{}", &output[from..])
     }
 
-    /// What a step has printed, or an agent has answered. What a script that failed has said last
-    /// of what is wrong belongs to it.
+    /// Returns the output of a step, or the answer of an agent. For a failed script it includes the
+    /// end of stderr.
     fn output(&self, step: &Step, slot: &Slot) -> Result<String, Refusal> {
         let Some(record) = slot.record.as_deref() else { return Ok(String::new()) };
         let mut text = whole(self.site, record)?.trim().to_owned();
@@ -250,7 +250,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// All that a record's step has given.
+/// Returns the whole output of a record's step.
 pub fn whole(site: &Site, record: &Record) -> Result<String, Refusal> {
     let Some(whole) = &record.whole else {
         return Ok(record.output.clone().unwrap_or_default());
@@ -262,7 +262,7 @@ pub fn whole(site: &Site, record: &Record) -> Result<String, Refusal> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The loop of steps that a step is.
+/// Returns the rounds of a step that is a loop of steps, otherwise `None`.
 fn steps_of(step: &Step) -> Option<&Rounds> {
     match &step.action {
         Action::Rounds(rounds) if matches!(rounds.kind, RoundsKind::Steps { .. }) => Some(rounds),
@@ -270,7 +270,7 @@ fn steps_of(step: &Step) -> Option<&Rounds> {
     }
 }
 
-/// Whether an agent's answer to this step says how it went.
+/// Returns true if an agent's answer to this step reports its result.
 fn keeps_contract(step: &Step) -> bool {
     match &step.action {
         Action::Prompt(Prompt { words: Words::Spell(spell), .. }) => spell.contract,
@@ -278,7 +278,7 @@ fn keeps_contract(step: &Step) -> bool {
     }
 }
 
-/// Whether a step has come to something, or is a loop that has begun.
+/// Returns true if a step has a result, or is a loop that has started.
 fn has_result(step: &Step, slot: &Slot) -> bool {
     let open = slot.state == StepState::Running && steps_of(step).is_some();
     open || ran(slot)
@@ -288,7 +288,7 @@ fn ran(slot: &Slot) -> bool {
     matches!(slot.status(), StepStatus::Completed | StepStatus::Failed)
 }
 
-/// The last of a block's steps before one that ran.
+/// Returns the last step of a block that ran, among the first `before` steps.
 fn last_run<'a>(block: &'a Block, body: &'a Body, before: usize) -> Option<(&'a Step, &'a Slot)> {
     let steps = block.steps.iter().zip(&body.slots).take(before);
     steps.rev().find(|(_, slot)| ran(slot))

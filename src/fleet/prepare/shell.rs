@@ -1,5 +1,5 @@
-//! How values come into a shell script: in variables of its environment, with an expansion where
-//! each value stood, quoted as the place needs it.
+//! Passes values to a shell script: in environment variables, with an expansion at each value's
+//! position, quoted as that position requires.
 //!
 //! **Invariant:** a value is never part of a script.
 
@@ -9,31 +9,30 @@ use super::Refusal;
 use crate::template::nodes::Var;
 use crate::workflow::shell::{self, Quotes, RECKON, Reading, Spot};
 
-/// Text of more characters goes into a script by way of a file.
+/// Maximum number of characters of a value in a variable; longer values go to a file.
 const SPILL_CHARS: usize = 32_768;
 
-/// All values together take at most so much of a script's environment; the others go by way of
-/// files.
+/// Maximum total size of the values in a script's environment; further values go to files.
 const ENV_BYTES: usize = 512 * 1024;
 
-/// Values on their way into a script.
+/// The values to insert into a script.
 #[derive(Default)]
 pub struct Expansions {
-    /// Stands for the run's directory.
+    /// Placeholder for the run's directory.
     pub root: String,
-    /// Where those stand that were not put in yet.
+    /// Positions of the values that are not inserted yet.
     pub spots: VecDeque<Option<Spot>>,
-    /// The variables that they come in.
+    /// The variables that carry the values.
     pub env: Vec<(String, String)>,
-    /// Texts that go by way of files: their digest, and what is in them.
+    /// Texts that go to files: digest and content.
     pub spilled: Vec<(String, String)>,
-    /// What cannot be put in where it stands, and why.
+    /// The reason why a value cannot be inserted at its position, if any.
     pub refused: Option<String>,
 }
 
 impl Expansions {
-    /// What stands for a value in the script, by the name that its author knows it by. What is
-    /// `bare` can be a word by itself.
+    /// Returns the script text that represents a value. `what` is the author's name for it. A
+    /// `bare` value can be a word without quotes.
     pub fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         if text.contains('\0') && spot != Some(Spot::Comment) {
@@ -53,8 +52,8 @@ impl Expansions {
         quoted(spot, &value)
     }
 
-    /// What stands for a variable that the script has in its environment. Nothing leaves its name:
-    /// what people wrote is quoted by the script's author.
+    /// Returns the script text that represents a variable in the script's environment. Returns
+    /// `None` to keep the variable's name: the script's author quotes user text.
     pub fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
         let spot = self.spots.pop_front().flatten();
         match spot {
@@ -75,7 +74,7 @@ impl Expansions {
         put.or_else(|| Some(quoted(spot, &format!("${{{}}}", var.name()))))
     }
 
-    /// What is put in as it is, where that cannot be script.
+    /// Returns text to insert literally, for positions where it cannot be script.
     fn put_text(&mut self, spot: Option<Spot>, what: &str, text: &str) -> Option<String> {
         match spot? {
             Spot::Comment => Some(String::new()),
@@ -98,7 +97,8 @@ impl Expansions {
         }
     }
 
-    /// A number as it is. Anything else bash would read as an expression, commands included.
+    /// Returns a number unchanged. Bash would evaluate anything else as an expression, with its
+    /// commands.
     fn reckon(&mut self, what: &str, text: &str, quoted: bool) -> String {
         let number = text.trim();
         let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
@@ -115,14 +115,15 @@ impl Expansions {
         }
     }
 
-    /// Numbers that are read one by one, each of them reckoned with.
+    /// Checks a list of numbers. Bash evaluates each of them.
     fn numbers(&mut self, what: &str, text: &str) {
         for word in text.split_ascii_whitespace() {
             self.reckon(what, word, true);
         }
     }
 
-    /// A plain name as it is. In anything else bash would find a subscript, commands included.
+    /// Returns a plain name unchanged. Bash would evaluate a subscript in anything else, with its
+    /// commands.
     fn name(&mut self, what: &str, text: &str) -> String {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if !text.is_empty() && text.bytes().all(plain) {
@@ -131,7 +132,7 @@ impl Expansions {
         self.refuse(&format!("{what} stands where a variable is named and is no name"), text, None)
     }
 
-    /// In anything but a list in parentheses, bash executes nothing.
+    /// Refuses a value with a parenthesis: bash executes nothing in a value that is not a list.
     fn list(&mut self, what: &str, text: &str) {
         if text.contains('(') {
             let why = format!(
@@ -142,14 +143,14 @@ impl Expansions {
         }
     }
 
-    /// What a variable must be that the script has by its name, and takes for this.
+    /// Checks the value of a variable that the script reads by its name in this way.
     pub fn demand(&mut self, what: &str, text: &str, reading: Reading) {
         match reading {
             Reading::Number => _ = self.reckon(what, text, true),
             Reading::Numbers => self.numbers(what, text),
             Reading::Name => _ = self.name(what, text),
             Reading::List | Reading::Declared => self.list(what, text),
-            // Refused when the workflow is loaded, where a person wrote it.
+            // Refused at load time, where an author wrote it.
             Reading::Script => {}
         }
     }
@@ -165,7 +166,7 @@ impl Expansions {
         self.env.iter().map(|(_, value)| value.len()).sum()
     }
 
-    /// Has a value come in a variable of its own, and gives the variable's name.
+    /// Puts a value into a new variable, and returns the variable's name.
     fn variable(&mut self, value: String) -> String {
         let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
         self.env.push((name.clone(), value));
@@ -174,7 +175,7 @@ impl Expansions {
 
     fn spill(&mut self, text: String) -> String {
         let digest = crate::digest::sha256(text.as_bytes());
-        // The path is somebody's own text too.
+        // The path is also untrusted text, so it goes into a variable too.
         let name = self.variable(format!("{}/{}", self.root, spill_path(&digest)));
         self.spilled.push((digest, text));
         format!("$(cat \"${{{name}}}\")")
@@ -182,8 +183,8 @@ impl Expansions {
 }
 
 impl Expansions {
-    /// Refuses a script in which a value would be read as script, or is reckoned with and is no
-    /// number.
+    /// Refuses a script in which bash would execute a value, or would calculate with a value that
+    /// is not a number.
     pub fn check(&self) -> Result<(), Refusal> {
         match &self.refused {
             Some(why) => Err(Refusal::new(format!("a value cannot be put into the script: {why}"))),
@@ -192,7 +193,7 @@ impl Expansions {
     }
 }
 
-/// Whether a script has a name in it, as a word by itself.
+/// Returns true if a script contains a name as a separate word.
 pub fn names(source: &str, name: &str) -> bool {
     let word =
         |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
@@ -203,7 +204,7 @@ pub fn names(source: &str, name: &str) -> bool {
     })
 }
 
-/// An expansion, as its place needs it.
+/// Quotes an expansion as its position requires.
 fn quoted(spot: Option<Spot>, value: &str) -> String {
     match spot {
         Some(Spot::Double | Spot::HereDocument | Spot::HereText) => value.to_owned(),
@@ -218,7 +219,7 @@ fn quoted(spot: Option<Spot>, value: &str) -> String {
     }
 }
 
-/// Where a long text lies, in the run's directory.
+/// Returns the path of a long text, relative to the run's directory.
 pub fn spill_path(digest: &str) -> String {
     format!("values/{}.txt", &digest[..32])
 }

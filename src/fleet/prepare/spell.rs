@@ -1,4 +1,4 @@
-//! From a step that is written with spells to work that can be done.
+//! Converts a step that uses spells to executable work.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,18 +36,18 @@ impl From<Lost> for Refusal {
 }
 
 impl Preparing<'_> {
-    /// What spells know here, with no more than `most` bytes of each output.
+    /// Returns the variables of spells at this step, with at most `most` bytes of each output.
     fn variables(&self, most: Option<usize>) -> Result<Map<String, Value>, Refusal> {
         let (site, plan, run) = (self.site, self.plan, self.scope.run);
         Results { site, plan, run, here: &self.here, attempt: self.attempt, most }.variables()
     }
 
-    /// A file of the workspace as it was when the run began.
+    /// Reads a file of the workspace as it was when the run started.
     fn read_kept(&self, path: &str) -> Result<Option<String>, String> {
         spellbook::read_kept(&self.site.root(), path)
     }
 
-    /// Whether a condition that is a spell holds.
+    /// Evaluates a condition that is a spell.
     pub(super) fn spell_holds(&mut self, condition: &Spell) -> Result<bool, Refusal> {
         let data = Value::Object(self.variables(None)?);
         let read = |path: &str| self.read_kept(path);
@@ -59,7 +59,7 @@ impl Preparing<'_> {
         })
     }
 
-    /// A shell script. Values come to it in variables, never as part of it.
+    /// Prepares a shell script. Values go into variables, never into its text.
     pub(super) fn spell_script(&mut self, script: &Spell) -> Result<Prepared, Refusal> {
         let data = Value::Object(self.variables(None)?);
         let read = |path: &str| self.read_kept(path);
@@ -81,7 +81,7 @@ impl Preparing<'_> {
         self.node_work(Work { env, ..Work::new(self.path.clone(), self.attempt, argv) })
     }
 
-    /// Asks an agent by a spell.
+    /// Prepares a prompt from a spell.
     pub(super) fn cast(&mut self, prompt: &Prompt, used: &SpellUse) -> Result<Prepared, Refusal> {
         let inputs = RefCell::new(BTreeMap::new());
         let note = |what: String, text: &str| {
@@ -148,7 +148,8 @@ impl Preparing<'_> {
         self.say(prompt, whole.into_bytes(), rules, inputs)
     }
 
-    /// What was wrong with the last answer, where it did not say how it went and is asked again.
+    /// Describes the problem of the last answer, if it lacked a report and the agent is asked
+    /// again.
     fn reproach(&self) -> String {
         let slot = self.scope.run.slot(&self.here);
         let error = slot.and_then(|slot| slot.record.as_deref()?.error.as_ref());

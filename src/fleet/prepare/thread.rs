@@ -1,8 +1,8 @@
-//! Which conversation with a provider a step is part of.
+//! Assigns steps to provider conversations.
 //!
-//! All attempts at a step are part of one, and all rounds of a loop. A node may go on with what
-//! was said in the node before it: in a copy of that conversation where the provider makes one,
-//! so that what is tried again begins where it did before; else in that very conversation.
+//! All attempts of a step share one conversation, and so do all rounds of a loop. A node may
+//! continue the conversation of the node before it: in a fork, if the provider supports forks, so
+//! that a retry starts from the same point; otherwise in that same conversation.
 
 use super::Preparing;
 use crate::digest::{Parts, uuid};
@@ -11,7 +11,7 @@ use crate::engine::{StepStatus, inputs};
 use crate::fleet::ask::{self, Conversation};
 use crate::workflow::plan::{Action, Prompt, RoundsKind};
 
-/// What a node says to an agent, and where.
+/// A node's prompt and its position.
 struct Said<'a> {
     at: Address,
     agent: Option<&'a str>,
@@ -19,7 +19,7 @@ struct Said<'a> {
 }
 
 impl Preparing<'_> {
-    /// The conversation that a prompt belongs to.
+    /// Returns the conversation that a prompt belongs to.
     pub(super) fn conversation(&self, prompt: &Prompt) -> Conversation {
         let key = self.own_conversation(&self.here, prompt.fresh);
         let provider = &self.plan.providers[&prompt.provider];
@@ -28,7 +28,7 @@ impl Preparing<'_> {
         }
         let top = self.here.top();
         let Some(own) = self.prompt_of(top).filter(|own| std::ptr::eq(own.prompt, prompt)) else {
-            // What an agent mends after a rejection is no part of what nodes say to each other.
+            // A repair by an agent after a rejection is not part of the conversation between nodes.
             return key.into();
         };
         let mut conversation = Conversation::from(key);
@@ -51,7 +51,7 @@ impl Preparing<'_> {
         conversation
     }
 
-    /// What the nearest node before a node said that the node may go on from.
+    /// Returns the prompt of the nearest earlier node whose conversation a node may continue.
     fn before(&self, step: usize) -> Option<Said<'_>> {
         let thread = &self.plan.root.edges.as_ref()?.thread;
         let mut before = thread[step]?;
@@ -67,7 +67,7 @@ impl Preparing<'_> {
         }
     }
 
-    /// What a node says to an agent; in its last round, if it is a loop.
+    /// Returns a node's prompt; for a loop, that of its last round.
     fn prompt_of(&self, step: usize) -> Option<Said<'_>> {
         let node = &self.plan.root.steps[step];
         let rounds = node.rounds().filter(|rounds| rounds.kind == RoundsKind::Loop);
@@ -84,16 +84,17 @@ impl Preparing<'_> {
         Some(Said { at: Address { loops, step: index }, agent, prompt })
     }
 
-    /// Names the conversation of a step: all attempts of one visit are part of it, and all rounds
-    /// of a loop, unless each is to begin a conversation. What is given something new begins one.
+    /// Returns the key of a step's conversation. All attempts of one visit share it, and all rounds
+    /// of a loop, unless each round starts a conversation (`fresh`). New inputs start a new
+    /// conversation.
     pub(super) fn own_conversation(&self, at: &Address, fresh: bool) -> String {
         let run = self.scope.run;
         let mut parts = Parts::default();
         parts.add(run.id.as_str());
-        // Whether the first visit is counted before it begins or after is not the same everywhere.
+        // The first visit may be counted before or after it starts, so 0 and 1 are equivalent.
         let visits = |at: &Address| run.slot(at).map_or(1, |slot| slot.visits.max(1)).to_string();
         for (around, item) in at.around() {
-            // By its name: its path says in which round of a loop around it that is.
+            // Use the name: the path would include the round of an enclosing loop.
             parts.add(&around.step_of(self.plan).name);
             parts.add(&visits(&around));
             let is_rounds = around.step_of(self.plan).rounds().is_some();
@@ -110,7 +111,7 @@ impl Preparing<'_> {
         uuid(&parts.hex())
     }
 
-    /// What a node was given, or will be.
+    /// Returns the inputs of a node that has started, or the inputs that it will get.
     fn given(&self, step: usize) -> String {
         let run = self.scope.run;
         let record = run.body.slots[step].record.as_deref();

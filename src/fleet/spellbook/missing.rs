@@ -1,5 +1,5 @@
-//! What the spells of a workflow read that nothing gives, as far as that is known before a run
-//! begins.
+//! Finds variables that the spells of a workflow read and that nothing provides, as far as this is
+//! known before a run starts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -17,29 +17,29 @@ use crate::workflow::plan::{
 };
 use crate::workflow::problem::nearest;
 
-/// The fields that a bead has by itself; most have more.
+/// Fields that every bead has; most beads have more.
 const BEAD: [&str; 7] = ["id", "title", "body", "description", "type", "priority", "labels"];
 
-/// What a run is given when it is started, beside what its steps come to.
+/// The inputs of a run at its start, in addition to step results.
 pub struct Given<'g> {
     /// Its variables.
     pub context: &'g Map<String, Value>,
-    /// Its work item.
+    /// Its bead.
     pub bead: Option<&'g Value>,
 }
 
-/// The work items that steps name, by how they name them.
+/// The beads that steps name, by the names they use.
 pub type Beads = Map<String, Value>;
 
-/// Tells of variables that no step of a run can ever have where its spells read them: no step that
-/// may run before, input, work item or variable of whoever starts it is called so.
+/// Reports variables that can never have a value where a spell reads them: no step that may run
+/// before, input, bead, or variable of the run has that name.
 pub fn missing(plan: &Plan, pages: &[Page], beads: &Beads, given: &Given) -> Vec<Problem> {
     let found = look(plan, pages, beads, Some(given)).into_iter();
     found.filter(|lack| lack.sure != Sure::Doubt).map(|lack| lack.problem).collect()
 }
 
-/// What is wrong whatever a run is given, and what would be unless it is given something of a name
-/// that a step has: that is a warning.
+/// Reports problems that exist for any inputs of a run, as errors; and problems that only an input
+/// with the name of a step would fix, as warnings.
 pub fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let told = |Lack { sure, problem }: Lack| match sure {
         Sure::Always => Some(problem),
@@ -49,24 +49,25 @@ pub fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     look(plan, pages, beads, None).into_iter().filter_map(told).collect()
 }
 
-/// What may be missing: results of steps that nobody waits for, and fields that look like others.
+/// Reports what may be missing: results of steps that the reader does not wait for, and fields
+/// whose names resemble known ones.
 pub fn doubtful(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let found = look(plan, pages, beads, None).into_iter();
     found.filter(|lack| lack.sure == Sure::Doubt).map(|lack| lack.problem).collect()
 }
 
-/// Something that is read and may not be there.
+/// A variable that is read and may be missing.
 #[derive(PartialEq)]
 struct Lack {
     sure: Sure,
     problem: Problem,
 }
 
-/// How sure it is that it is missing.
+/// Certainty that the variable is missing.
 #[derive(Clone, Copy, PartialEq)]
 enum Sure {
     Always,
-    /// A variable of whoever starts the run could have the name.
+    /// A variable given at the start of the run could have the name.
     UnlessGiven,
     Doubt,
 }
@@ -97,36 +98,36 @@ fn look<'m>(
 struct Missing<'m> {
     pages: &'m [Page],
     beads: &'m Beads,
-    /// The pages that can be read, by their paths.
+    /// The valid pages, by path.
     spells: HashMap<String, Rc<Spell>>,
-    /// Nothing where that is not known yet.
+    /// `None` if the inputs are not known yet.
     given: Option<&'m Given<'m>>,
-    /// Whose results there are, by their names.
+    /// The steps that have results, by name.
     results: BTreeMap<String, Vec<&'m Step>>,
     order: Order<'m>,
     found: Vec<Lack>,
 }
 
-/// A step, as to what is known there.
+/// A step as the context of a read.
 #[derive(Clone, Copy)]
 struct At<'s> {
     step: &'s Step,
     looped: bool,
 }
 
-/// Why a path leads to nothing.
+/// The reason why a path has no value.
 enum Why<'m> {
     /// Nothing has the first name.
     Nobody,
-    /// The second name is none of these.
+    /// The second name is not one of these.
     NoField(Vec<&'m str>),
-    /// It is a result that is not there yet, or not here.
+    /// It is a result that is not available yet, or not at this step.
     Result(Can, &'m Step),
-    /// There is none before a step that waits for so many.
+    /// There is no previous step, because the step waits for this number of steps.
     NotOneBefore(usize),
-    /// The second name is none that results have by themselves, but one much like it.
+    /// The second name is not a standard field of results, but resembles this one.
     Like(&'static str),
-    /// The same of a bead.
+    /// The second name is not a standard field of beads, but resembles this one.
     LikeOfBead(&'static str),
 }
 
@@ -184,7 +185,7 @@ impl<'m> Missing<'m> {
         }
     }
 
-    /// Looks at one spell with variables of its own, and at those that it includes.
+    /// Checks one spell, which has variables of its own, and its includes.
     fn look(&mut self, at: At<'m>, spell: &Spell, own: &[String], depth: usize) {
         let may_be = |path: &[String]| match self.why_not(at, path, own) {
             None | Some(Why::Like(_) | Why::LikeOfBead(_) | Why::Result(Can::Beside, _)) => true,
@@ -205,7 +206,7 @@ impl<'m> Missing<'m> {
         }
     }
 
-    /// Why a path can never lead to anything here, or may not.
+    /// Returns the reason why a path can never have a value here, or may have none.
     fn why_not(&self, at: At<'m>, path: &[String], own: &[String]) -> Option<Why<'m>> {
         let name = folded(path.first()?);
         if own.contains(&name) {
@@ -250,7 +251,8 @@ impl<'m> Missing<'m> {
         }
     }
 
-    /// Why there is no result of any of these steps, which have one name; or not this field of it.
+    /// Returns the reason why no step of this name has a result here, or why the result lacks this
+    /// field.
     fn result(&self, at: At<'m>, steps: &[&'m Step], field: Option<&str>) -> Option<Why<'m>> {
         let known = steps.iter().map(|step| (self.order.can(step, at.step), *step));
         match known.min_by_key(|(can, _)| *can)? {
@@ -272,8 +274,8 @@ impl<'m> Missing<'m> {
     }
 }
 
-/// Why none of these steps has a field of this name. An agent, and a command that prints JSON, may
-/// give anything.
+/// Returns the reason why none of these steps has a field of this name. An agent, and a command
+/// that prints JSON, may have any field.
 fn no_field<'m>(steps: &[&Step], field: Option<&str>) -> Option<Why<'m>> {
     let field = field.filter(|field| !RESULT.contains(field))?;
     let is_script =
@@ -285,14 +287,14 @@ fn no_field<'m>(steps: &[&Step], field: Option<&str>) -> Option<Why<'m>> {
     }
 }
 
-/// Why a field of a bead that is not known yet may not be there: its name is nearly that of a field
-/// that all have.
+/// Returns the reason why an unknown bead may lack a field: the name resembles a field that every
+/// bead has.
 fn near_bead_field<'m>(field: Option<&str>) -> Option<Why<'m>> {
     let field = field.filter(|field| !BEAD.contains(field))?;
     nearest(field, BEAD).map(Why::LikeOfBead)
 }
 
-/// What is told of a path that leads to nothing.
+/// Describes a path without a value.
 fn told(at: At, path: &[String], why: &Why, place: Fault) -> Lack {
     let reader = &at.step.name;
     let end = usize::from(matches!(why, Why::NoField(_) | Why::Like(_) | Why::LikeOfBead(_)));
@@ -352,7 +354,7 @@ fn told(at: At, path: &[String], why: &Why, place: Fault) -> Lack {
     Lack { sure, problem: if sure == Sure::Doubt { problem.as_warning() } else { problem } }
 }
 
-/// What the result of a script has.
+/// Fields of a script's result.
 const RESULT: [&str; 9] = [
     "attempt",
     "error",
@@ -365,7 +367,7 @@ const RESULT: [&str; 9] = [
     "summary",
 ];
 
-/// What other results may have, too.
+/// Further fields that other results may have.
 const OTHER_FIELDS: [&str; 3] = ["iteration", "json", "lines"];
 
 fn folded(name: &str) -> String {

@@ -1,7 +1,7 @@
-//! The spells that a workflow is made of: found and read when it is loaded, with all that they
-//! include, and kept by the runs of it.
+//! The spells of a workflow: found and read at load time, with all includes, and copied into each
+//! run.
 //!
-//! **Invariant:** a run that has begun does not see what becomes of the files it began with.
+//! **Invariant:** a run that has started does not see later changes of these files.
 
 mod missing;
 mod order;
@@ -17,32 +17,32 @@ use crate::workflow::{Place, Problem};
 
 pub use missing::{Beads, Given, doubtful, incurable, missing};
 
-/// Where a run keeps its copies, in its directory.
+/// Directory of a run's copies, relative to the run's directory.
 const KEPT: &str = "parts/spells";
-/// Where the copies of what is built in are among them.
+/// Subdirectory for the copies of built-in spells.
 const BUILT_IN: &str = "built-in";
 
-/// A spell as it was when a run began.
+/// A spell as it was when a run started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Its path in the workspace, or in a directory for what is built in.
+    /// Its path in the workspace, or in the directory for built-in spells.
     pub path: String,
     pub text: String,
 }
 
-/// So many spells are kept for includes whose names are made of values, and so many bytes of them.
+/// Maximum number and total size of the spells that a run keeps for includes with computed names.
 const MOST_PAGES: usize = 1000;
 const MOST_BYTES: usize = 16 << 20;
 
-/// What gathering needs of a workspace.
+/// Access to the files of a workspace.
 pub struct Shelf<'s> {
     pub read: Read<'s>,
-    /// The names of the files in a directory.
+    /// Lists the names of the files in a directory.
     pub list: &'s dyn Fn(&str) -> Vec<String>,
 }
 
-/// Reads all spells that a workflow mentions, as far as they are there, and tells every problem
-/// with its place.
+/// Reads all spells that a workflow mentions, as far as they exist. Returns them with all problems
+/// and their positions.
 pub fn gather(mentions: &[Mention], shelf: &Shelf) -> (Vec<Page>, Vec<Problem>) {
     let mut gathering = Gathering {
         shelf,
@@ -57,7 +57,7 @@ pub fn gather(mentions: &[Mention], shelf: &Shelf) -> (Vec<Page>, Vec<Problem>) 
             Mentioned::Written(spell) => {
                 gathering.includes(spell, spell.file(), &mut Vec::new());
                 gathering.depth(spell.file());
-                // Others that are written in the workflow may be called the same.
+                // Other spells inside the workflow may have the same name.
                 gathering.links.remove(spell.file());
             }
             Mentioned::SystemPrompt(None) => gathering.usual_system_prompt(*place),
@@ -74,9 +74,9 @@ struct Gathering<'r> {
     shelf: &'r Shelf<'r>,
     pages: Vec<Page>,
     problems: Vec<Problem>,
-    /// What each spell includes: the paths of the copies, and where.
+    /// The includes of each spell: paths of the copies, and positions.
     links: BTreeMap<String, Vec<(String, Fault)>>,
-    /// The first include whose name is made of values.
+    /// The first include with a computed name.
     computed: Option<Fault>,
 }
 
@@ -97,7 +97,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Adds a spell, and what it includes. One that is there already has been looked into.
+    /// Adds a spell and its includes. Does nothing if the spell is already added.
     fn found(&mut self, path: &str, found: Found, chain: &mut Vec<String>) {
         if self.pages.iter().any(|page| page.path == path) {
             return;
@@ -110,7 +110,8 @@ impl Gathering<'_> {
         }
     }
 
-    /// Adds what a spell includes, whose copy lies at `path`; `chain` led to it.
+    /// Adds the includes of a spell whose copy is at `path`. `chain` contains the spells that led
+    /// to it.
     fn includes(&mut self, spell: &Spell, path: &str, chain: &mut Vec<String>) {
         chain.push(path.to_owned());
         for (name, place) in spell.included() {
@@ -137,7 +138,7 @@ impl Gathering<'_> {
         chain.pop();
     }
 
-    /// Tells of includes of a spell that are nested too deep. Circles are none of its links.
+    /// Reports includes of a spell that are nested too deeply. Cycles are not among its links.
     fn depth(&mut self, path: &str) {
         let mut level = BTreeSet::from([path.to_owned()]);
         for _ in 0..MAX_INCLUDES {
@@ -151,8 +152,8 @@ impl Gathering<'_> {
         }
     }
 
-    /// Adds all spells that there are, for an include whose name is known when it is reached. What
-    /// is wrong with one of them matters only to whoever includes it.
+    /// Adds all existing spells, for an include whose name is known only at run time. A fault in
+    /// one of them matters only if it is included, so it is not reported.
     fn everything(&mut self, place: Fault) {
         let mut bytes = 0;
         for dir in SPELLS {
@@ -231,7 +232,7 @@ fn built_in(name: &str) -> String {
     format!("{BUILT_IN}/{name}.md")
 }
 
-/// Where the copy of a spell lies.
+/// Returns the path of a spell's copy.
 fn page_path(name: &str, found: &Found) -> String {
     match SPELLS.iter().any(|dir| found.file.starts_with(dir)) {
         true => found.file.clone(),
@@ -244,7 +245,7 @@ fn is_page_of(page: &Page, name: &str) -> bool {
     dirs.into_iter().any(|dir| page.path == format!("{dir}/{name}.md"))
 }
 
-/// Keeps the spells of a run in its directory.
+/// Writes the spells of a run into its directory.
 pub fn keep(root: &Path, pages: &[Page]) -> Result<(), (std::path::PathBuf, std::io::Error)> {
     let disk = disk::machine();
     for Page { path, text } in pages {
@@ -256,7 +257,7 @@ pub fn keep(root: &Path, pages: &[Page]) -> Result<(), (std::path::PathBuf, std:
     Ok(())
 }
 
-/// Reads a file as it was when the run began.
+/// Reads a file as it was when the run started.
 pub fn read_kept(root: &Path, path: &str) -> Result<Option<String>, String> {
     match std::fs::read_to_string(root.join(KEPT).join(path)) {
         Ok(text) => Ok(Some(text)),

@@ -1,29 +1,29 @@
-//! Which steps of a plan can have come to something when another one begins.
+//! Determines which steps of a plan can have a result when another step starts.
 
 use std::collections::HashMap;
 
 use crate::workflow::plan::{Action, Block, RoundsKind, Step, Target};
 
-/// Whether a step's result can be there for another one.
+/// Availability of one step's result to another step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Can {
-    /// It may have run before.
+    /// The step may have run before.
     Before,
-    /// Neither waits for the other: it depends on which of them is faster.
+    /// Neither step waits for the other; timing decides.
     Beside,
-    /// It runs later, always.
+    /// The step always runs later.
     After,
-    /// It is the same step, or the loop that is around the other and ends after it.
+    /// It is the same step, or an enclosing loop, which ends later.
     Itself,
-    /// It is in a loop over items, where nobody outside sees it.
+    /// The step is in a loop over items, whose results are not visible outside.
     Inside,
 }
 
-/// Where a step is: the blocks from the outermost to its own, with its number, or that of the loop
-/// around it, in each.
+/// Position of a step: the blocks from the outermost to its own, each with the index of the step,
+/// or of its enclosing loop.
 type Path<'p> = Vec<(&'p Block, usize)>;
 
-/// All steps of a plan.
+/// The positions of all steps of a plan.
 pub struct Order<'p> {
     paths: HashMap<*const Step, Path<'p>>,
 }
@@ -46,7 +46,7 @@ impl<'p> Order<'p> {
         }
     }
 
-    /// How many steps a step of a graph waits for; nothing for any other.
+    /// Returns the number of steps that a step of a graph waits for, or `None` for any other step.
     pub fn waits_for(&self, step: &Step) -> Option<usize> {
         match self.paths.get(&std::ptr::from_ref(step))?.as_slice() {
             [(block, index)] => Some(block.edges.as_ref()?.before[*index].len()),
@@ -54,11 +54,11 @@ impl<'p> Order<'p> {
         }
     }
 
-    /// Whether `step` can be known where `reader` begins.
+    /// Returns the availability of the result of `step` when `reader` starts.
     pub fn can(&self, step: &Step, reader: &Step) -> Can {
         let path = |step: &Step| self.paths.get(&std::ptr::from_ref(step));
         let (Some(step), Some(reader)) = (path(step), path(reader)) else { return Can::Before };
-        // The loops that both are in.
+        // The loops that contain both steps.
         let most = step.len().min(reader.len()) - 1;
         let same = |(one, other): &(&(&Block, usize), &(&Block, usize))| {
             std::ptr::eq(one.0, other.0) && one.1 == other.1
@@ -68,7 +68,7 @@ impl<'p> Order<'p> {
         if !own.iter().all(is_repeated) {
             return Can::Inside;
         }
-        // What an earlier round came to is known in the next one.
+        // The results of an earlier round are available in the next one.
         if last.is_some_and(is_repeated) {
             return Can::Before;
         }
@@ -77,7 +77,7 @@ impl<'p> Order<'p> {
             return in_block(block, here, there);
         }
         match (step.len() - shared, reader.len() - shared) {
-            // A loop of steps is known while it goes on.
+            // The result of a loop of steps is available while it runs.
             (1, more) if more > 1 && is_repeated(&step[shared]) => Can::Before,
             (1, _) => Can::Itself,
             _ => Can::After,
@@ -85,7 +85,7 @@ impl<'p> Order<'p> {
     }
 }
 
-/// Whether a number of a block is a loop that repeats steps.
+/// Returns true if the step at an index of a block is a loop of steps.
 fn is_repeated((block, index): &(&Block, usize)) -> bool {
     match &block.steps[*index].action {
         Action::Rounds(rounds) => matches!(rounds.kind, RoundsKind::Steps { .. }),
@@ -112,7 +112,8 @@ fn in_block(block: &Block, step: usize, reader: usize) -> Can {
     }
 }
 
-/// Where control may jump in a block, `out` loops around `inner`: from which step to which.
+/// Returns the possible jumps in a block from `inner`, which is `out` loops deeper, as pairs of
+/// source and target index.
 fn jumps(inner: &Block, out: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (index, step) in inner.steps.iter().enumerate() {
@@ -130,7 +131,7 @@ fn jumps(inner: &Block, out: usize) -> Vec<(usize, usize)> {
     found
 }
 
-/// Whether there is a way from one of `count` numbers to another.
+/// Returns true if there is a path between two of `count` indexes.
 fn leads<I: IntoIterator<Item = usize>>(
     from: usize,
     to: usize,

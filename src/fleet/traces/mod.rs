@@ -1,11 +1,12 @@
-//! Traces: when a run is over, what happened in it is told to a collector, if the program was
-//! built with the feature `otlp` and its environment names one.
+//! Traces: sends the events of an ended run to a collector, if the program was built with the
+//! feature `otlp` and its environment names a collector.
 //!
-//! A trace is made of the journal, so it tells of everything, also of what happened before whoever
-//! drives the run now took it up. Its ids follow from the run's, so telling twice tells the same.
+//! A trace is built from the journal, so it is complete: it includes the time before the current
+//! process resumed the run. Its IDs derive from the run's ID, so sending it twice gives the same
+//! trace.
 //!
-//! **Invariant:** nothing that a run does waits for it or fails by it. One that cannot be sent is a
-//! line in the log.
+//! **Invariant:** no run waits for a trace or fails because of one. A trace that cannot be sent is
+//! only logged.
 
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -20,7 +21,7 @@ use crate::fleet::site::Environment;
 use crate::workflow::Plan;
 use crate::workflow::plan::Action;
 
-/// Who is told, if anybody.
+/// The collector, if there is one.
 #[derive(Clone, Default)]
 pub struct Traces {
     #[cfg(feature = "otlp")]
@@ -29,7 +30,7 @@ pub struct Traces {
 
 #[cfg(feature = "otlp")]
 impl Traces {
-    /// As the standard variables of OpenTelemetry say.
+    /// Reads the standard OpenTelemetry variables.
     pub fn of(environment: &Environment) -> Traces {
         Traces { settings: settings::Settings::of(environment) }
     }
@@ -38,7 +39,7 @@ impl Traces {
         self.settings.is_some()
     }
 
-    /// Tells of a run that is over. To be called where nobody waits.
+    /// Sends the trace of an ended run. Blocks; call it on a thread that the run does not wait for.
     pub fn tell(&self, run: &Ended, workspace: &Path) {
         let Some(settings) = &self.settings else { return };
         if let Err(error) = otlp::tell(settings, run, workspace) {
@@ -49,7 +50,7 @@ impl Traces {
 
 #[cfg(not(feature = "otlp"))]
 impl Traces {
-    /// Nobody: the program was built without it.
+    /// Returns no collector: the program was built without the feature.
     pub fn of(_: &Environment) -> Traces {
         Traces::default()
     }
@@ -61,16 +62,16 @@ impl Traces {
     pub fn tell(&self, _: &Ended, _: &Path) {}
 }
 
-/// A run that is over, as far as its journal does not say it.
+/// An ended run: the data that its journal does not contain.
 pub struct Ended {
     pub id: String,
     pub workflow: String,
-    /// Where its files are, from the workspace.
+    /// Its directory, relative to the workspace.
     pub run_root: String,
     pub status: &'static str,
     pub error: Option<String>,
     pub fleet: bool,
-    /// Who is asked by the steps that name a provider.
+    /// The provider of each step that names one.
     pub providers: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! A run as a trace in the JSON of OTLP: one span for the run, one for each attempt at a step.
+//! Encodes a run as a trace in OTLP's JSON: one span for the run, one for each attempt at a step.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,11 +17,11 @@ use crate::store::History;
 use crate::store::journal::Entry;
 use crate::time::Time;
 
-/// How many spans go into one request.
+/// Number of spans per request.
 const SPANS: usize = 200;
-/// How much of a message is told.
+/// Maximum length of a message.
 const MESSAGE_BYTES: usize = 2048;
-/// The kind of a span that is inside of one program, and how one ended.
+/// OTLP codes: the kind of a span inside one program, and the two results of a span.
 const INTERNAL: u8 = 1;
 const WELL: u8 = 1;
 const BADLY: u8 = 2;
@@ -37,7 +37,7 @@ pub fn tell(settings: &Settings, run: &Ended, workspace: &Path) -> io::Result<()
     Ok(())
 }
 
-/// What is sent at once.
+/// Builds the body of one request.
 fn request(settings: &Settings, spans: &[Value]) -> Value {
     let resource = settings.resource.iter().map(|(key, value)| text(key, value));
     json!({ "resourceSpans": [{
@@ -49,14 +49,14 @@ fn request(settings: &Settings, spans: &[Value]) -> Value {
     }] })
 }
 
-/// An attempt that is out.
+/// An attempt in flight.
 struct Out<'a> {
     began: Time,
     task: Option<&'a TaskRef>,
     asks: bool,
 }
 
-/// The spans of a run: its own first, then those of attempts, as they ended.
+/// Returns the spans of a run: its own first, then those of attempts, in the order of their ends.
 fn spans(run: &Ended, entries: &[Entry]) -> Vec<Value> {
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Vec::new() };
     let mut spans = vec![of_run(run, first.at, last.at)];
@@ -71,7 +71,7 @@ fn spans(run: &Ended, entries: &[Entry]) -> Vec<Value> {
                 out.insert((step, *attempt), Out { began: *at, task: None, asks: true });
             }
             Event::Ended { step, attempt, record } => {
-                // One that was refused never went out.
+                // An attempt that was refused was never launched.
                 let none = Out { began: *at, task: None, asks: false };
                 let begun = out.remove(&(step.as_str(), *attempt)).unwrap_or(none);
                 spans.push(of_attempt(run, (step, *attempt), &begun, *at, Some(record)));
@@ -84,7 +84,8 @@ fn spans(run: &Ended, entries: &[Entry]) -> Vec<Value> {
             _ => {}
         }
     }
-    // Whoever drove the run then was killed, or the run ended without them.
+    // These attempts have no end: the process that drove the run was killed, or the run ended
+    // first.
     let mut left: Vec<_> = out.into_iter().collect();
     left.sort_by_key(|((step, attempt), begun)| (begun.began, step.to_string(), *attempt));
     for (of, begun) in left {
@@ -211,7 +212,7 @@ fn root_id(run: &Ended) -> String {
     sha256(format!("span/{}", run.id).as_bytes())[..16].to_owned()
 }
 
-/// Numbers of 64 bits are texts in this JSON.
+/// Formats a time. OTLP's JSON encodes 64-bit numbers as strings.
 fn nanos(at: Time) -> String {
     format!("{}", i128::from(at.0.max(0)) * 1_000_000)
 }
@@ -224,7 +225,7 @@ fn number(key: &str, value: u64) -> Value {
     json!({ "key": key, "value": { "intValue": value.to_string() } })
 }
 
-/// The beginning of a message.
+/// Returns the beginning of a message.
 fn short(text: &str) -> &str {
     let end = (0..=MESSAGE_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]

@@ -1,24 +1,24 @@
-//! Where traces go: the standard variables of OpenTelemetry.
+//! Configuration of traces from the standard OpenTelemetry variables.
 
 use std::time::Duration;
 
 use crate::fleet::site::Environment;
 
-/// What the standard says is ten seconds; at the end of a run somebody may be waiting.
+/// The standard's default is ten seconds; a user may be waiting for the end of a run.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is told, and how.
+/// The collector and the way to reach it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub url: String,
     pub headers: Vec<(String, String)>,
     pub timeout: Duration,
-    /// What the sender says of itself.
+    /// Attributes of the sender.
     pub resource: Vec<(String, String)>,
 }
 
 impl Settings {
-    /// Nothing, where no collector is named, or traces are turned off.
+    /// Reads the variables. `None` if they name no collector or disable traces.
     pub fn of(environment: &Environment) -> Option<Settings> {
         let get = |key: &str| {
             let value = environment.get(key)?.to_string_lossy().trim().to_owned();
@@ -51,7 +51,7 @@ impl Settings {
     }
 }
 
-/// Reads `key=value,key=value`, with what is special written as in an address.
+/// Parses `key=value,key=value` with percent-encoded values.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=')?;

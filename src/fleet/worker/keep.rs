@@ -1,4 +1,4 @@
-//! What goes on beside the slots: the beat, the claims, the guard, and what people drop.
+//! Work outside the slots: heartbeats, claim audits, the guard thread, and dropped files.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -17,12 +17,13 @@ use crate::queue::name::ENDING;
 use crate::queue::{FsQueue, Queue};
 
 impl Shop {
-    /// Whether what somebody dropped is on its way to become a task.
+    /// Returns true if a dropped file is about to become a task.
     pub(super) fn takes_in(&self) -> bool {
         self.taking_in.load(Ordering::SeqCst)
     }
 
-    /// Takes in what people dropped. Says when to look again, though nothing changes.
+    /// Adopts dropped files. Returns the time of the next scan, or `None` if only a change requires
+    /// one.
     pub(super) fn take_in(&self, intake: &mut Intake) -> Option<Instant> {
         if self.is_closing() && intake.is_idle() {
             return None;
@@ -51,8 +52,8 @@ impl Shop {
         }
     }
 
-    /// Waits until all slots have left, taking in what people drop, listening for hints and
-    /// telling what is being done.
+    /// Waits until all slots have ended. Meanwhile adopts dropped files, handles hints, and reports
+    /// the running tasks.
     pub(super) fn attend(&self, mut intake: Intake) {
         let mut look = host::instant();
         let mut patience = {
@@ -80,7 +81,8 @@ impl Shop {
             }
             let now = host::instant();
             if dropped.swap(false, Ordering::SeqCst) || look <= now {
-                // What another machine drops rings no bell here.
+                // A file dropped on another machine causes no wakeup here, so the inbox is also
+                // polled.
                 let soon = self.take_in(&mut intake);
                 look = soon.unwrap_or_else(|| now + patience.wait_after(host::since(now)));
             }
@@ -90,7 +92,7 @@ impl Shop {
         }
     }
 
-    /// Stops the tasks that people ask to be cancelled.
+    /// Stops the tasks that users ask to cancel.
     pub(super) fn heed_cancels(&self) -> io::Result<()> {
         let requests = self.setup.queue.cancel_requests()?;
         let asked = |running: &Running| {
@@ -101,14 +103,15 @@ impl Shop {
         Ok(())
     }
 
-    /// Looks after the claims once: what was lost, what is ours unknown.
+    /// Audits the claims once: stops tasks whose claim was lost, and handles claims that this
+    /// process holds without knowing.
     pub(super) fn audit(&self) -> io::Result<()> {
         let known: HashSet<String> = self.running().keys().cloned().collect();
         let me = self.setup.queue.me();
         let claims = self.setup.queue.claims(&self.setup.agent)?;
         let held: HashSet<String> =
             claims.iter().filter(|claim| claim.worker == me).map(|claim| claim.stem()).collect();
-        // One that was claimed or ended while we looked is neither lost nor a surprise.
+        // A task that was claimed or ended during the listing is neither lost nor a surprise.
         self.stop(Why::Lost, 1, |stem, _| known.contains(stem) && !held.contains(stem));
         let files = self.running().keys().map(|stem| format!("{stem}{ENDING}")).collect();
         for found in self.setup.queue.adopt_surprises(&files)? {
@@ -118,8 +121,8 @@ impl Shop {
     }
 }
 
-/// Goes on with what processes that live no more had taken in: those that were found dead, and
-/// from time to time those that nobody knows.
+/// Continues the adoption of files that dead processes had moved aside: members found dead, and
+/// from time to time processes that are not registered.
 pub fn recover(
     intake: &mut Intake,
     queue: &FsQueue,
@@ -136,7 +139,8 @@ pub fn recover(
     })
 }
 
-/// The thread that keeps the beat and looks after the claims, the others' too.
+/// Sends heartbeats, audits the claims, and watches the other members until `over`. Runs as a
+/// thread.
 pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
     let settings = &shop.setup.config.queue;
     let mut next_beat = host::instant();
@@ -166,7 +170,7 @@ pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop
     member.leave();
 }
 
-/// Looks for what people ask; with a beat, also after the claims and the other members.
+/// Reads the requests of users. With a heartbeat, also audits the claims and checks other members.
 fn look_around(
     shop: &Shop,
     member: &mut Member,
@@ -185,7 +189,7 @@ fn look_around(
     member.look_around()
 }
 
-/// Somebody may have asked this worker to finish what it does and end: that is a first signal.
+/// Treats a drain request as a first stop signal: the worker finishes its running tasks and ends.
 pub(super) fn heed_drain(shop: &Shop, member: &mut Member, stop: &Stop) -> io::Result<()> {
     if stop.level() == 0 && member.is_asked_to_drain()? {
         shop.audience.note("asked to end: finishing what is at hand");
@@ -195,7 +199,7 @@ pub(super) fn heed_drain(shop: &Shop, member: &mut Member, stop: &Stop) -> io::R
     if stop.level() > 0 || shop.is_closing() { member.say_draining() } else { Ok(()) }
 }
 
-/// What is said of a holder that was found dead.
+/// Describes how a dead holder was detected and what was taken over.
 pub fn obituary(dead: &Buried) -> String {
     let how = match dead.evidence {
         None => "its process is gone".to_owned(),
@@ -214,8 +218,8 @@ pub fn obituary(dead: &Buried) -> String {
     format!("{agent} {} is dead ({how}): took over {count} of its tasks{orphans}", dead.worker)
 }
 
-/// The thread that never touches the volume: it hears signals, and stops what others may think
-/// dead. It ends with the process.
+/// Handles signals, and stops all tasks if other members may believe that this process is dead.
+/// Runs as a thread that never touches the volume, until all slots have ended.
 pub(super) fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
     let settings = &shop.setup.config.queue;
     let mut closed: Option<Instant> = None;

@@ -1,5 +1,5 @@
-//! Limits of providers, and faults of this machine: tasks whose account is left alone, or whose
-//! provider is suspended here, stay in the inbox; the others are done.
+//! Provider limits and machine faults. A task whose account is parked, or whose provider is
+//! suspended on this machine, stays in the inbox; other tasks are executed.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,10 +19,10 @@ use crate::provider::{Kind, MachineFault};
 use crate::queue::{Claim, Claimed, Ending, Queue};
 use crate::workflow::Configured;
 
-/// So many tasks are remembered.
+/// Maximum number of tasks whose targets are cached.
 const KNOWN: usize = 100_000;
 
-/// What a task asks, by its document.
+/// Returns the target of a task according to its document.
 pub fn target_of(document: &Map<String, Value>, agent: &str, config: &Config) -> Target {
     match document.get("kind").and_then(Value::as_str) {
         Some("step") => of_step(document),
@@ -52,14 +52,14 @@ fn of_free(document: &Map<String, Value>, agent: &str, config: &Config) -> Optio
     target_in(&name, config)
 }
 
-/// What a task of an agent asks that says nothing of its own.
+/// Returns the target of an agent's task that names no provider.
 pub fn own_target(agent: &str, config: &Config) -> Target {
     let own = config.agent(agent).provider;
     let name = own.unwrap_or_else(|| config.default_provider.clone());
     target_in(&name, config).unwrap_or_else(Target::any)
 }
 
-/// What is asked through a provider of the settings.
+/// Returns the target of a configured provider, or `None` if it is not configured.
 pub fn target_in(name: &str, config: &Config) -> Option<Target> {
     let provider = config.providers().get(name)?;
     Some(Target {
@@ -71,9 +71,9 @@ pub fn target_in(name: &str, config: &Config) -> Option<Target> {
 }
 
 impl Shop {
-    /// Claims a task that may be executed now. Where an account is left alone, what waits is
-    /// looked into before it is claimed, each task once. Claims nothing if the machine has too few
-    /// file descriptors to start a child.
+    /// Claims a task that may be executed now. If an account is parked, reads each waiting task
+    /// once before it claims it. Claims nothing if the process has too few file descriptors to
+    /// start a child process.
     pub(super) fn claim(&self, pass: &RefCell<Option<Arc<Pass>>>) -> io::Result<Claimed> {
         let (queue, agent) = (&self.setup.queue, &self.setup.agent);
         *self.parked() = None;
@@ -89,7 +89,8 @@ impl Shop {
         queue.claim_wanted(agent, &|name, read| {
             let known = self.targets().get(name.id.as_str()).cloned();
             let target = known.unwrap_or_else(|| {
-                // A task that is gone or torn says nothing, and may be whole the next time.
+                // A task that is gone or torn has no target; do not cache that, it may be intact
+                // next time.
                 let Some(task) = read() else { return Target::any() };
                 let target = target_of(&task.document, agent, &self.setup.config);
                 let mut targets = self.targets();
@@ -121,7 +122,7 @@ impl Shop {
         self.targets.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// The right to do this work now; nothing, if its account is left alone.
+    /// Returns the permission to do this work now, or `None` if its account is parked.
     pub(super) fn may_ask(&self, work: &Work) -> Option<Arc<Pass>> {
         match self.parking.enter(&work.target()) {
             Entry::Open(pass) => Some(pass),
@@ -129,8 +130,8 @@ impl Shop {
         }
     }
 
-    /// Whether a worker that found nothing to do ends. One that is to end when nothing waits does
-    /// not sit out a limit of hours, or wait for a person; a short rest it does.
+    /// Returns true if a worker that found no task ends. A worker that ends when no task waits does
+    /// not wait for a limit of hours or for a user, but it does wait for a short backoff.
     pub(super) fn ends_now(&self) -> bool {
         let parked = *self.parked();
         match (self.setup.until, parked) {
@@ -140,7 +141,7 @@ impl Shop {
         }
     }
 
-    /// Whether it leaves tasks that wait for an account.
+    /// Returns true if the worker leaves tasks that wait for an account.
     pub(super) fn is_parked(&self) -> bool {
         self.parked().is_some()
     }
@@ -149,7 +150,7 @@ impl Shop {
         self.parked.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Gives a task back that was met by a limit, and says so.
+    /// Releases a task that reached a limit, and reports it.
     pub(super) fn give_back(&self, claim: Claim, doing: &Doing, pass: &Pass) {
         let released = self.setup.queue.release(&claim);
         self.running().remove(&claim.name.stem());

@@ -1,11 +1,12 @@
 //! A worker: a process that serves one agent's inbox.
 //!
-//! Each slot is a thread that claims a task, executes it by the same code as a local run, ends it
-//! with a status, and claims the next at once. Beside the slots, one thread keeps the beat and
-//! looks after the claims; the caller's thread waits for signals and for tasks that people drop.
+//! Each slot is a thread that claims a task, executes it with the same code as a local run, ends it
+//! with a status, and claims the next at once. One more thread sends heartbeats and audits the
+//! claims, and a guard thread handles signals. The caller's thread adopts dropped files and waits
+//! for the slots.
 //!
-//! **Invariant:** a result is told to nobody before the move of its task is done; a task that was
-//! lost to another is never ended here.
+//! **Invariant:** a result is not reported before the task's move to its final directory is done. A
+//! worker never ends a task that it lost to another worker.
 
 mod keep;
 mod limits;
@@ -43,18 +44,18 @@ use crate::provider::Kind;
 use crate::queue::{Finish, FsQueue};
 use crate::workspace::Workspace;
 
-/// When a worker ends by itself.
+/// The condition under which a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// It is told to.
+    /// A stop request.
     Told,
-    /// One task was done.
+    /// One task is done.
     Once,
-    /// Nothing is waiting any more.
+    /// No task is waiting.
     Empty,
 }
 
-/// What a worker is made of.
+/// Dependencies and settings of a worker.
 pub struct Setup {
     pub queue: Arc<FsQueue>,
     pub workspace: Workspace,
@@ -63,28 +64,29 @@ pub struct Setup {
     pub concurrency: u32,
     pub until: Until,
     pub environment: Environment,
-    /// Secrets that came as files, for children to have as variables.
+    /// Secrets that were read from files; child processes receive them as variables.
     pub credentials: Environment,
     pub program: PathBuf,
 }
 
-/// Who is told what a worker does.
+/// Receives reports of a worker's activity.
 pub trait Audience: Send + Sync {
     fn started(&self, doing: &Doing);
-    /// How a task ended, in a word or two, and how long it took.
+    /// Called when a task ends, with a short description of the outcome and the duration.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
     fn note(&self, line: &str);
-    /// The worker serves its inbox; told again with every beat, also while the volume is away.
+    /// Called with every heartbeat interval, even while the volume is unavailable, with the number
+    /// of running tasks.
     fn alive(&self, _doing: usize) {}
-    /// It was told to stop: no new tasks are taken any more.
+    /// Called when the worker was asked to stop and claims no new tasks.
     fn closing(&self) {}
-    /// Time passed: what is being done now. Says when to be called again.
+    /// Called from time to time with the running tasks. Returns the time until the next call.
     fn tick(&self, _doing: &[Doing]) -> Option<Duration> {
         None
     }
 }
 
-/// A task that is being executed.
+/// A running task.
 #[derive(Clone, Debug)]
 pub struct Doing {
     pub id: String,
@@ -93,19 +95,19 @@ pub struct Doing {
     pub run: Option<String>,
     pub attempt: u32,
     pub since: Instant,
-    /// Where its output goes as it comes.
+    /// Files that receive stdout and stderr during the execution.
     pub logs: [PathBuf; 2],
-    /// How that output is read.
+    /// Format of that output.
     pub adapter: Kind,
 }
 
-/// Why a task that is being executed is to be stopped.
+/// The reason to stop a running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// It goes back, unpenalised.
+    /// The worker is leaving; the task is released without penalty.
     Leaving = 1,
     Cancelled = 2,
-    /// Somebody else has it now.
+    /// Another worker holds the task now.
     Lost = 3,
 }
 
@@ -115,45 +117,48 @@ struct Running {
     why: Arc<AtomicU8>,
 }
 
-/// What all threads of a worker share.
+/// State that all threads of a worker share.
 struct Shop {
     setup: Setup,
     bell: Arc<Bell>,
     audience: Arc<dyn Audience>,
-    /// No new tasks are taken.
+    /// True if the worker claims no new tasks.
     closing: AtomicBool,
-    /// Nothing is waited for any more.
+    /// True if the worker no longer waits for anything.
     leaving: AtomicBool,
-    /// By the stem of the claim's name.
+    /// Running tasks, by the stem of the claim's name.
     running: Mutex<HashMap<String, Running>>,
     slots_left: AtomicUsize,
-    /// Something that was dropped is on its way to become a task; true until it is known.
+    /// True if a dropped file is about to become a task. Starts as true, until the first scan.
     taking_in: AtomicBool,
-    /// Those who were found dead, and may have taken something in.
+    /// Members that were found dead and may have started to adopt dropped files.
     dead: Mutex<BTreeSet<String>>,
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
-    /// Variables that the agent's children do not inherit, and those they get beside.
+    /// Variables that the agent's child processes do not inherit, and variables that they get in
+    /// addition.
     hidden: Vec<String>,
     given: Vec<(String, OsString)>,
-    /// Which accounts of providers are left alone.
+    /// Provider accounts that are parked.
     parking: Arc<Parking>,
-    /// What waiting tasks ask, by their ids, as far as that was looked up.
+    /// Targets of waiting tasks that were looked up so far, by task ID.
     targets: Mutex<Targets>,
-    /// Tasks were left because of that when it was last looked for one, and for so long at least.
+    /// The shortest remaining parking time of the tasks that the last claim skipped; `None` if it
+    /// skipped none.
     parked: Mutex<Option<Duration>>,
     sandboxes: Sandboxes,
-    /// Ends tasks in groups, where each must survive a power cut.
+    /// Sends tasks to the thread that ends them in groups. Set if each end must survive a power
+    /// cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
 
-/// How a worker's work went.
+/// Summary of a worker's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub done: usize,
     pub failed: usize,
-    /// Tasks are left that wait for an account which is left alone for long.
+    /// True if tasks are left that wait for a parked account.
     pub parked: bool,
 }
 
@@ -175,11 +180,11 @@ impl Shop {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Stops the tasks that the filter picks.
+    /// Stops the running tasks that the filter selects.
     fn stop(&self, why: Why, level: u8, pick: impl Fn(&str, &Running) -> bool) {
         for (stem, running) in self.running().iter() {
             if pick(stem, running) {
-                // The first reason decides what becomes of the task.
+                // The first reason decides how the task ends.
                 let _ =
                     running.why.compare_exchange(0, why as u8, Ordering::SeqCst, Ordering::SeqCst);
                 running.stop.request(level);
@@ -187,15 +192,15 @@ impl Shop {
         }
     }
 
-    /// Whether somebody said twice that it must end.
+    /// Returns true if the worker must leave now: after a second stop request or the drain timeout.
     fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::SeqCst)
     }
 }
 
-/// Serves an inbox until it is told to stop, or by itself where that was asked for.
+/// Serves an inbox until a stop request, or until the condition in [`Setup::until`].
 ///
-/// A first request to stop lets the tasks at hand be finished, a second one gives them back.
+/// The first stop request lets the running tasks finish; the second releases them.
 pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Result<Tally> {
     let queue = setup.queue.clone();
     queue.open_agent(&setup.agent)?;
@@ -252,7 +257,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
     serving.into_iter().for_each(host::Thread::join);
     shop.commits.iter().for_each(|commits| _ = commits.send(None));
     host::poke();
-    // It is a member as long as it ends tasks.
+    // The worker stays a member of the fleet while it still ends tasks.
     groups.join();
     over.store(true, Ordering::SeqCst);
     keeper.wake();

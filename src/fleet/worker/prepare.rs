@@ -1,4 +1,4 @@
-//! From a claimed task to work that can be done: a step of a run, or what somebody dropped.
+//! Converts a claimed task to executable work: a step of a run, or a free task.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::fleet::work::Work;
 use crate::fleet::{credentials, systemd};
 use crate::queue::Claim;
 
-/// A task that can be executed.
+/// A task that is ready for execution.
 pub(super) struct Ready {
     pub(super) site: Site,
     pub(super) work: Work,
@@ -28,7 +28,7 @@ impl Ready {
 }
 
 impl Shop {
-    /// Makes of a claimed task what can be executed. The error is one sentence.
+    /// Converts a claimed task to executable work. The error is one sentence.
     pub(super) fn prepare(&self, claim: &Claim) -> Result<Ready, String> {
         let said = |key: &str| claim.task.document.get(key).and_then(Value::as_str);
         if said("id") != Some(claim.name.task.id.as_str()) || said("agent") != Some(&claim.agent) {
@@ -91,7 +91,7 @@ impl Shop {
         }
     }
 
-    /// The mask of some secrets, made once where the task has no values of its own for them.
+    /// Returns the mask of some secrets. Caches it unless the task has its own values for them.
     pub(super) fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
         let credentials = self.setup.credentials.keys();
         let values = || {
@@ -112,10 +112,10 @@ impl Shop {
     }
 }
 
-/// What an agent's settings keep from its children.
+/// Returns the variables that the agent's child processes must not inherit.
 pub(super) fn hidden(setup: &Setup) -> Vec<String> {
     const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
-    // What systemd tells this service is not for others.
+    // Variables that systemd sets are for this service only.
     let mut hidden: Vec<String> = systemd::VARIABLES.map(str::to_owned).to_vec();
     hidden.push(credentials::VARIABLE.to_owned());
     if let Some(allowed) = setup.config.agent(&setup.agent).env {
@@ -125,7 +125,7 @@ pub(super) fn hidden(setup: &Setup) -> Vec<String> {
     hidden
 }
 
-/// The credentials that an agent's settings let its children have.
+/// Returns the credentials that the agent's settings allow its child processes to have.
 pub(super) fn given(setup: &Setup) -> Vec<(String, OsString)> {
     let allowed = setup.config.agent(&setup.agent).env;
     let gives = |name: &String| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));

@@ -30,7 +30,7 @@ use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
 use crate::time::{Clock, SystemClock, Time};
 
 impl Shop {
-    /// Claims and executes until there is no reason to go on.
+    /// Claims and executes tasks until the worker closes or has no reason to continue.
     pub(super) fn serve(&self, seed: u64) {
         let settings = &self.setup.config.queue;
         let mut patience = Patience::new(settings.poll, settings.idle_poll, seed);
@@ -79,7 +79,7 @@ impl Shop {
             }
         };
         let Some(pass) = pass.or_else(|| self.may_ask(&work)) else {
-            // Somebody met a limit since it was looked at.
+            // A limit was reached after the task was checked.
             let _ = self.setup.queue.release(&claim);
             return;
         };
@@ -94,13 +94,13 @@ impl Shop {
         let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
         self.running().insert(claim.name.stem(), running);
         if claim.name.task.attempt > 1 {
-            // Whoever had it before may have died here and left its child.
+            // The previous holder may have died on this machine and left a child process.
             member::end_earlier(&claim.name);
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         self.audience.started(&doing);
         let mark = member::mark(&claim.name);
-        // What a retry puts out is another task for the same step.
+        // A retry is a new task for the same step, so the step identifies the work.
         let what = match &doing.run {
             Some(run) => format!("{run}/{}", work.step),
             None => doing.id.clone(),
@@ -145,7 +145,7 @@ impl Shop {
                 match self.conclude(&claim, task, asked, &doing, performed.record) {
                     Ok(concluded) => concluded,
                     Err(error) => {
-                        // What follows from it is not out, so it is not over.
+                        // The follow-up tasks are not published, so this task is not over.
                         self.audience.note(&format!("follow-ups cannot be put out: {error}"));
                         return self.give_up(claim, &doing, Why::Leaving as u8, began);
                     }
@@ -163,7 +163,7 @@ impl Shop {
         self.end(Finish { claim, end, status }, doing);
     }
 
-    /// Judges a free task and puts out what follows from it.
+    /// Evaluates the result of a free task and publishes its follow-up tasks.
     pub(super) fn conclude(
         &self,
         claim: &Claim,
@@ -187,15 +187,15 @@ impl Shop {
         Ok((concluded.record, members))
     }
 
-    /// Removes files from `outputs` that do not exist, in the workspace or where the task was done:
-    /// an agent may name a file that it did not write, and one that fails may leave none.
+    /// Removes files from `outputs` that exist neither in the workspace nor in the task's worktree:
+    /// an agent may name a file that it did not write, and a failed agent may leave none.
     fn keep_written(&self, status: &mut Map<String, Value>, record: &Record) {
         let root = self.setup.workspace.root();
         let tree = record.worktree.as_deref();
         let tree = tree.map(|tree| root.join(tree.cwd.as_ref().unwrap_or(&tree.path)));
         let is_there = |path: &str| {
             let places = [Some(root), tree.as_deref()];
-            // One that cannot be looked for is left in the list.
+            // A file whose existence cannot be checked stays in the list.
             let exists = |place: &Path| disk::exists(&place.join(path)).unwrap_or(true);
             places.into_iter().flatten().any(exists)
         };
@@ -204,7 +204,7 @@ impl Shop {
         }
     }
 
-    /// The logs that an execution left, from the workspace on.
+    /// Returns the logs that an execution left, as paths relative to the workspace.
     pub(super) fn logs_left(&self, doing: &Doing) -> Vec<String> {
         let root = self.setup.workspace.root();
         let left = doing.logs.iter().filter(|log| disk::exists(log).unwrap_or(false));
@@ -212,7 +212,7 @@ impl Shop {
         left.filter_map(name).collect()
     }
 
-    /// What becomes of a task whose execution was stopped.
+    /// Ends or releases a task whose execution was stopped, depending on the reason `why`.
     pub(super) fn give_up(&self, claim: Claim, doing: &Doing, why: u8, began: Time) {
         if why == Why::Cancelled as u8 {
             let record = Record::refused(128 + 15, "cancelled", Map::new());
@@ -242,7 +242,8 @@ impl Shop {
         }
     }
 
-    /// Ends tasks. A volume that does not answer is waited for: what was done is not thrown away.
+    /// Ends tasks. Retries while the volume is unavailable, so that finished work is not lost,
+    /// until the worker leaves.
     pub(super) fn commit(&self, mut group: Vec<(Finish, Doing)>) {
         let mut failing = false;
         loop {
@@ -302,7 +303,7 @@ pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
     }
 }
 
-/// The next task to be ended; nothing when there will be none.
+/// Waits for the next task to end. Returns `None` when there will be no more.
 fn hear(waiting: &Receiver<Option<(Finish, Doing)>>) -> Option<(Finish, Doing)> {
     let look = || match waiting.try_recv() {
         Ok(next) => Some(next),
@@ -323,7 +324,7 @@ fn hear(waiting: &Receiver<Option<(Finish, Doing)>>) -> Option<(Finish, Doing)> 
     next.flatten()
 }
 
-/// Ends tasks in groups: while one group is on its way to the medium, the next one gathers.
+/// Ends tasks in groups: while one group is written to the medium, the next one gathers.
 pub(super) fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
     while let Some(first) = hear(waiting) {
         let mut group = vec![first];

@@ -1,9 +1,9 @@
-//! What executions cost that did not end the task they were for: kept beside the logs of the work,
-//! and added when it ends, by whoever ends it.
+//! Cost of executions that did not end their task. It is stored next to the logs of the work, and
+//! the worker that ends the task adds it to the result.
 //!
-//! **Invariant:** a line counts for its task alone, and once for each claim of it. Half a line,
-//! which a crash leaves, counts nothing. What was begun and never told of cost nobody knows what,
-//! which is not nothing.
+//! **Invariant:** a line counts only for its task, and once per claim of that task. An incomplete
+//! line, which a crash leaves, does not count. An execution that started and never reported a cost
+//! counts as unknown cost, not as zero.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -17,18 +17,18 @@ use crate::engine::Record;
 use crate::engine::record::Spent;
 use crate::queue::Claim;
 
-/// How the names of these files end.
+/// Extension of these files.
 const ENDING: &str = "spent";
 
 #[derive(Serialize, Deserialize)]
 struct Line {
     task: String,
-    /// The claim that it was spent under.
+    /// The attempt number of the claim under which the cost arose.
     attempt: u32,
-    /// An agent is about to be asked.
+    /// True if this line records that an agent is about to start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     begun: bool,
-    /// What it cost, unless the conversation knows.
+    /// Cost of the execution; `None` if the conversation keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spent: Option<Spent>,
 }
@@ -40,12 +40,12 @@ impl Line {
     }
 }
 
-/// Notes that an agent is about to be asked. `log` is the log of the execution.
+/// Records that an agent is about to start. `log` is the log of the execution.
 pub(super) fn begin(log: &Path, claim: &Claim) {
     note(log, &Line { begun: true, ..Line::of(claim) });
 }
 
-/// Keeps what an execution cost whose task is given back; a conversation knows that itself.
+/// Records the cost of an execution whose task is released. A conversation keeps its own cost.
 pub(super) fn keep(log: &Path, claim: &Claim, record: &Record, in_conversation: bool) {
     let spent = record.usage.as_deref().filter(|_| !in_conversation).cloned();
     note(log, &Line { spent, ..Line::of(claim) });
@@ -58,12 +58,12 @@ fn note(log: &Path, line: &Line) {
 }
 
 fn append(path: &Path, line: &Line) -> io::Result<()> {
-    // On a line of its own, whatever a crash left before it.
+    // The leading newline ends an incomplete line that a crash may have left.
     let line = format!("\n{}\n", serde_json::to_string(line)?);
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Adds what earlier claims of a task have cost to its result.
+/// Adds the cost of earlier claims of a task to its result.
 pub(super) fn add(log: &Path, claim: &Claim, record: &mut Record) {
     let Ok(bytes) = disk::machine().read(&log.with_extension(ENDING)) else { return };
     let text = String::from_utf8_lossy(&bytes);

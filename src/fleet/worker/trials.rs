@@ -1,5 +1,5 @@
-//! Versions of programs that were never tried. Where a server on this machine stands in for the
-//! service, a worker tests each such version once, before it takes tasks.
+//! Tests untried versions of provider programs. If a server on this machine stands in for the
+//! provider's service, a worker tests each such version once, before it claims tasks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::provider::MachineFault;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 
-/// Where it is noted which version of a provider was tested on a machine.
+/// Directory that records which version of a provider was tested on each machine.
 const TRIED: &str = ".orchestrate/tried";
 
-/// Tests the providers of the settings whose version was never tried, and suspends those that fail.
+/// Tests the configured providers whose version was never tried, and suspends those that fail.
 pub(super) fn test_new_versions(shop: &Shop, stop: &Stop) {
     for (name, provider) in shop.setup.config.providers() {
         let Some(server) = providers::own_server(provider.adapter, &shop.setup.environment) else {
@@ -30,7 +30,7 @@ pub(super) fn test_new_versions(shop: &Shop, stop: &Stop) {
     }
 }
 
-/// The version of a provider's program; nothing, if it was tried before or cannot be told.
+/// Returns the version of a provider's program, or `None` if it was tried before or is unknown.
 fn new_version(shop: &Shop, name: &str, provider: &Provider, stop: &Stop) -> Option<String> {
     let root = shop.setup.workspace.root();
     let Program::Found(file) = providers::find(provider, &shop.setup.environment, root) else {
@@ -51,7 +51,7 @@ fn test(shop: &Shop, name: &str, provider: &Provider, server: &str, version: &st
     });
     let judged = match tested {
         Ok(Some(record)) => providers::judge(provider.adapter, &record),
-        // It was stopped, or cannot be asked without a step.
+        // The test was stopped, or the provider cannot run without a step.
         Ok(None) | Err(_) => return,
     };
     match judged {

@@ -1,4 +1,4 @@
-//! What is told where nothing can be done by itself.
+//! Instructions for problems that cannot be repaired automatically.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::open;
 use crate::queue::VolumeFault;
 
-/// What a person must do about something that has no safe cure.
+/// Returns the user's instructions for a finding without a safe repair.
 pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
     let told = match kind {
         Kind::Unreadable => "whoever may read it can look: its owner, or root",
@@ -41,7 +41,7 @@ pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
     Some(Outcome::ForPeople(told.to_owned()))
 }
 
-/// The same about a run that cannot be taken up, which lies here.
+/// Returns the instructions for a run in `root` that cannot be opened.
 pub(super) fn unopened(root: &Path, id: &str) -> Outcome {
     Outcome::ForPeople(match open::has_nothing(root) {
         true => format!(
@@ -52,13 +52,13 @@ pub(super) fn unopened(root: &Path, id: &str) -> Outcome {
     })
 }
 
-/// The same about a run of which too little is left.
+/// Returns the instructions for a run that has lost too much data.
 pub(super) fn lost(id: &str) -> Outcome {
     let anew = begins_anew(id);
     Outcome::ForPeople(format!("neither the journal nor a backup tells the whole run: {anew}"))
 }
 
-/// The same about a result that nothing but the journal tells.
+/// Returns the instructions for a result that only the journal confirms.
 pub(super) fn unbacked(id: &str) -> Outcome {
     Outcome::ForPeople(format!(
         "the journal counts, but nobody can prove it: compare it with the status, and \
@@ -73,7 +73,7 @@ fn begins_anew(id: &str) -> String {
     )
 }
 
-/// Why a queue is not named anew, if so.
+/// Returns the reason why a queue must not get a new name, if there is one.
 pub(super) fn unnamed(fault: &VolumeFault, report: &Report) -> Option<String> {
     let mut living: Vec<_> = report.tree.living.iter().map(String::as_str).collect();
     living.sort_unstable();

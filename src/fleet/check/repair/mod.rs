@@ -1,14 +1,13 @@
-//! Putting right what was found: by the moves of the queue's own protocol, and by what journals
-//! say.
+//! Repairs findings with the moves of the queue's own protocol and with the content of journals.
 //!
-//! Everything is looked at, what has a safe cure is mended, and everything is looked at again:
-//! what was mended may show what it hid. What would disturb somebody who lives is left, and so is
-//! what only a person can decide; both are told, with what to do.
+//! Each pass checks everything, repairs the findings that have a safe repair, and checks again: a
+//! repair may reveal another finding. Findings whose repair would disturb a live process, and
+//! findings that only a user can decide, are left and reported with instructions.
 //!
-//! **Invariant:** nothing is removed but marks of the dead. What fits nowhere goes to
-//! `.orchestrate/lost/`, and a state that is replaced is kept beside the new one.
+//! **Invariant:** only leftovers of dead processes are removed. A file that fits nowhere goes to
+//! `.orchestrate/lost/`, and a replaced state is kept next to the new one.
 //!
-//! **Invariant:** every cure may be cut off at any point and be done again, by anybody.
+//! **Invariant:** every repair may be interrupted at any point and repeated by any process.
 
 mod cures;
 mod runs;
@@ -26,22 +25,22 @@ use crate::host;
 use crate::queue::{FsQueue, Layout, fault_of, name_anew};
 use crate::workspace::Workspace;
 
-/// How often everything is looked at again before whoever disturbs us is left alone.
+/// Maximum number of passes, in case another process keeps changing the workspace.
 const PASSES: usize = 6;
 
-/// What became of a finding.
+/// Result of the repair of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was done.
+    /// It was repaired: the action.
     Mended(String),
-    /// Somebody lives who would be disturbed: who, and what to do.
+    /// The repair would disturb a live process: the process, and the instructions.
     Refused(String),
-    /// There is no safe cure: what a person must do.
+    /// There is no safe repair: the user's instructions.
     ForPeople(String),
 }
 
 impl Outcome {
-    /// How people and programs call it.
+    /// Returns its name, for users and programs.
     pub fn name(&self) -> &'static str {
         match self {
             Outcome::Mended(_) => "mended",
@@ -56,38 +55,39 @@ impl Outcome {
     }
 }
 
-/// A finding, and what became of it.
+/// A finding and the result of its repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     pub finding: Finding,
     pub outcome: Outcome,
 }
 
-/// What is needed to mend a workspace.
+/// Inputs of a repair.
 pub struct Mender<'a> {
     pub workspace: &'a Workspace,
     pub state_dir: &'a Path,
     pub calm: Calm,
-    /// How long a member may be silent before it is dead.
+    /// Time without a heartbeat after which a member is dead.
     pub lease: Duration,
-    /// Opens the queue, where there is one.
+    /// Opens the queue, if there is one.
     pub open: &'a dyn Fn() -> io::Result<Option<Arc<FsQueue>>>,
-    /// Told to whoever waits.
+    /// Reports progress to the waiting user.
     pub say: &'a dyn Fn(String),
 }
 
-/// One look at everything, and what is needed to mend what it found.
+/// One pass: the result of a check, and the means to repair it.
 struct Pass<'a> {
     mender: &'a Mender<'a>,
     report: &'a Report,
     queue: Option<Arc<FsQueue>>,
 }
 
-/// A cure that has been tried: nothing, where the finding is gone by itself.
+/// Result of an attempted repair: `None` if the finding no longer exists.
 type Cured = io::Result<Option<Outcome>>;
 
 impl Mender<'_> {
-    /// Mends what can be. Gives all that was done or could not be, and what is left.
+    /// Repairs everything that has a safe repair. Returns all repairs, including failed ones, and
+    /// the final report.
     pub fn mend(&self) -> io::Result<(Vec<Repair>, Report)> {
         let look = || check(self.workspace, self.state_dir, self.calm);
         let (mut done, mut report) = (Vec::new(), look()?);
@@ -107,9 +107,10 @@ impl Mender<'_> {
         Ok((done, report))
     }
 
-    /// Mends what was found. What was mended `before` and is found again has no cure here.
+    /// Repairs the findings of one check. A finding that was repaired `before` and recurs is left
+    /// to the user.
     fn pass(&self, report: &Report, before: &[Repair]) -> io::Result<Vec<Repair>> {
-        // Without a name no queue can be opened, and nothing else of it be put right.
+        // A queue without a name cannot be opened, so nothing else in it can be repaired.
         let nameless = report.findings.iter().find(|finding| finding.kind == Kind::Volume);
         if let Some(finding) = nameless {
             let outcome = self.name_queue(report)?;
@@ -121,7 +122,7 @@ impl Mender<'_> {
         pass.bury()?;
         let mut repairs: Vec<Repair> = Vec::new();
         for finding in &report.findings {
-            // A run's files are rebuilt once, however much was wrong with them.
+            // Rebuild a run's files once, however many findings they have.
             let again = |repair: &Repair| {
                 finding.kind == Kind::StaleState && repair.finding.about == finding.about
             };
@@ -137,12 +138,12 @@ impl Mender<'_> {
             let outcome = match pass.cure(finding) {
                 Ok(Some(outcome)) => outcome,
                 Ok(None) => continue,
-                // One that cannot be mended must not keep the others from it.
+                // A failed repair must not prevent the others.
                 Err(error) => Outcome::ForPeople(format!("it could not be mended: {error}")),
             };
             repairs.push(Repair { finding: finding.clone(), outcome });
         }
-        // What failed halfway must not be found as something that the dead left.
+        // A partial repair must not be found as a leftover of a dead process.
         if let Some(queue) = &pass.queue {
             queue.sweep_own_tmp()?;
         }
@@ -153,7 +154,7 @@ impl Mender<'_> {
         self.workspace.root()
     }
 
-    /// Gives a queue a name that has lost its own.
+    /// Gives a new name to a queue that has lost its own.
     fn name_queue(&self, report: &Report) -> io::Result<Outcome> {
         let (disk, layout) = (disk::machine(), Layout::new(self.root()));
         let Some(fault) = fault_of(&*disk, &layout)? else {
@@ -169,8 +170,9 @@ impl Mender<'_> {
 }
 
 impl Pass<'_> {
-    /// Buries the dead, whose claims go where the protocol says. Who has registered here is known
-    /// to be gone at once; of others only silence can tell, which takes a lease.
+    /// Ends or puts back the claims of dead processes, as the protocol requires. A process that
+    /// registered on this machine is known to be dead at once; for others, it takes a lease without
+    /// heartbeats.
     fn bury(&self) -> io::Result<()> {
         let of_dead = |finding: &&Finding| {
             matches!(finding.kind, Kind::HeldByDead | Kind::LeftMark | Kind::LeftTmp)
@@ -200,7 +202,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Those who were found gone and still hold something.
+    /// Returns the processes that were found dead and still hold a claim.
     fn held_by_dead(&self, queue: &FsQueue) -> io::Result<Vec<String>> {
         let mut holders = Vec::new();
         for lying in &self.report.tree.tasks {
@@ -231,7 +233,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The file that a finding is about.
+    /// Returns the path of the file that a finding is about.
     fn path(&self, finding: &Finding) -> PathBuf {
         self.mender.root().join(&finding.about)
     }

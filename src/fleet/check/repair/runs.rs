@@ -1,5 +1,5 @@
-//! Runs: a state is rebuilt from the journal, a journal from what can be read, and a run that lost
-//! its task gets another one.
+//! Repairs runs: rebuilds a state from the journal and a journal from its readable parts, and
+//! enqueues a new task for a run that has lost its own.
 
 use std::io;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::Plan;
 
-/// What a state is kept as that was replaced.
+/// Name of the copy of a replaced state.
 const REPLACED: &str = "state.json.replaced";
 
 impl Pass<'_> {
-    /// Rebuilds the files of a run that nobody drives.
+    /// Rebuilds the files of a run, unless a process drives it.
     pub(super) fn mend_run(&self, finding: &Finding) -> Cured {
         let root = self.mender.state_dir.join(&finding.about);
         let _lock = match self.own(&finding.about, &root)? {
@@ -49,7 +49,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Puts the task of a run out that has none.
+    /// Enqueues a task for a run that has none.
     pub(super) fn drive_again(&self, finding: &Finding) -> Cured {
         let Some(queue) = &self.queue else { return Ok(None) };
         let Some(id) = RunId::parse(&finding.about) else { return Ok(None) };
@@ -65,7 +65,7 @@ impl Pass<'_> {
         let Ok((store, run)) = self.load(&root) else {
             return Ok(Some(cures::unopened(&root, id.as_str())));
         };
-        // Looked for under the lock: whoever mended before us has put it out.
+        // Checked under the lock: an earlier repair may have enqueued it.
         if run.status != RunStatus::Running || run_task::find(queue, &id)?.is_some() {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl Pass<'_> {
         Ok(Some(Outcome::Mended("its task was put out again: a coordinator will drive it".into())))
     }
 
-    /// The right to write a run's files, or who has it.
+    /// Takes the lock to write a run's files, or reports its holder.
     fn own(&self, id: &str, root: &Path) -> io::Result<Result<RunLock, Outcome>> {
         let driver = self.report.tree.task_of_run(id).and_then(|lying| match &lying.state {
             State::Held(claim) if self.lives(&claim.worker) => Some(claim.worker.clone()),
@@ -107,12 +107,13 @@ impl Pass<'_> {
     }
 }
 
-/// Keeps a copy of a state that is about to be replaced: a person may have edited it. Says where.
+/// Keeps a copy of a state that is about to be replaced, because a user may have edited it. Returns
+/// a note about the copy.
 fn keep_state(root: &Path) -> io::Result<String> {
     use io::ErrorKind::{InvalidData, NotFound};
     let disk = disk::machine();
     let bytes = match disk.read(&root.join(store::STATE)) {
-        // What is no file said nothing.
+        // Without a regular file, there is nothing to keep.
         Err(error) if matches!(error.kind(), NotFound | InvalidData) => return Ok(String::new()),
         read => read?,
     };
@@ -121,7 +122,7 @@ fn keep_state(root: &Path) -> io::Result<String> {
     loop {
         match disk.read(&root.join(&name)) {
             Err(error) if error.kind() == NotFound => break,
-            // One who mended before us and was cut off has kept it.
+            // An earlier repair that was interrupted has kept it.
             Ok(kept) if kept == bytes => return Ok(format!("; what it said is in `{name}`")),
             Ok(_) => name = format!("{REPLACED}.{number}"),
             Err(error) => return Err(error),

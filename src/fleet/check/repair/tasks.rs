@@ -1,4 +1,4 @@
-//! Files of the queue: each is moved to where it belongs, or aside.
+//! Repairs files of the queue: each is moved to its proper place, or aside.
 
 use std::cmp::Reverse;
 use std::io;
@@ -50,7 +50,7 @@ impl Pass<'_> {
         Ok(aside.map(|to| Outcome::Mended(format!("it was put aside: `{}`", to.display()))))
     }
 
-    /// Of the files that are one task, the one that counts stays.
+    /// Keeps one of several files of the same task and sets the others aside.
     fn keep_one(&self, queue: &FsQueue, finding: &Finding) -> Cured {
         let mut copies: Vec<&Lying> = self.report.tree.tasks.iter().collect();
         copies.retain(|lying| lying.id().as_str() == finding.about);
@@ -73,7 +73,7 @@ impl Pass<'_> {
                 continue;
             };
             told.push(format!("`{}` is now `{}`", self.shown(&other.path), to.display()));
-            // Where both are of one claim, its status is that of the one that stays.
+            // If both belong to one claim, the status belongs to the one that stays.
             if let Some(status) =
                 status_path(other).filter(|path| status_path(kept) != Some(path.clone()))
             {
@@ -88,13 +88,13 @@ impl Pass<'_> {
         path.strip_prefix(self.mender.root()).unwrap_or(path).display().to_string()
     }
 
-    /// Whether a run's journal has the result of a task.
+    /// Returns true if a run's journal has the result of a task.
     fn is_recorded(&self, id: &str) -> bool {
         let ends = self.report.runs.iter().flat_map(|run| &run.ended);
         ends.filter_map(|end| end.task.as_deref()).any(|task| task == id)
     }
 
-    /// A file that is not what its name and place say is put where it belongs.
+    /// Moves a file whose content contradicts its name or place to its proper place.
     fn replace(&self, queue: &FsQueue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let Some(lying) = self.lying_at(&path) else {
@@ -109,7 +109,7 @@ impl Pass<'_> {
                 let told = format!("worker {} holds it: wait until it ends", claim.worker);
                 Ok(Some(Outcome::Refused(told)))
             }
-            // Whoever buries its holder puts it back first.
+            // The cleanup of its dead holder puts it back first.
             State::Held(_) => Ok(None),
             State::Ended { end, batch, name, by } => {
                 self.replace_ended(queue, finding, (*end, batch, name, by))
@@ -163,7 +163,7 @@ impl Pass<'_> {
             return Ok((moved == Ending::Committed).then_some(Outcome::Mended(told)));
         }
         if RunId::parse(batch).is_some() {
-            // Its run goes by it.
+            // Its run depends on it.
             return Ok(cures::for_people(Kind::Unsealed));
         }
         let path = self.path(finding);
@@ -173,8 +173,8 @@ impl Pass<'_> {
         Ok(outcome)
     }
 
-    /// A task that has ended gets the status that is missing: as the journal tells it, or one that
-    /// says that it is lost.
+    /// Writes the missing status of an ended task: from the journal, or else one that reports the
+    /// loss.
     fn give_status(&self, queue: &FsQueue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let is_it = |lying: &&Lying| status_path(lying).as_deref() == Some(path.as_path());
@@ -184,10 +184,10 @@ impl Pass<'_> {
             return Ok(cures::for_people(finding.kind));
         };
         if claim.task.batch != *batch {
-            // It goes to its own batch first.
+            // It must first move to its own batch.
             return Ok(None);
         }
-        // What is there is that of another claim, or not whole.
+        // The existing status belongs to another claim, or is incomplete.
         queue.keep_stray(&path)?;
         if let Some(status) = self.status_by_journal(&claim)? {
             queue.give_status(*end, &claim, &status)?;
@@ -199,7 +199,7 @@ impl Pass<'_> {
             let told = "a status was written that says that its own is lost";
             return Ok(Some(Outcome::Mended(told.into())));
         }
-        // Nobody may take it for done, nor do it again unasked.
+        // The task must neither count as done nor run again without a request.
         queue.give_status(End::Failed, &claim, &queue.lost_status(&claim, false))?;
         let moved = queue.end_as_failed(*end, &claim, by)?;
         let told = format!(
@@ -210,7 +210,7 @@ impl Pass<'_> {
         Ok((moved == Ending::Committed).then_some(Outcome::Mended(told)))
     }
 
-    /// The status that a task must have had, where a journal has its result.
+    /// Rebuilds the status of a task from the result in its run's journal, if there is one.
     fn status_by_journal(&self, claim: &Claim) -> io::Result<Option<Map<String, Value>>> {
         let text = |key: &str| claim.task.document.get(key).and_then(Value::as_str);
         let (Some(run), Some(ticket)) = (text("run_id"), text("ticket")) else { return Ok(None) };
@@ -238,7 +238,7 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// Whether those who are gone have been buried.
+    /// Checks that the claim of a dead holder is gone.
     fn buried(&self, queue: &FsQueue, finding: &Finding) -> Cured {
         let Some(Lying { state: State::Held(claim), .. }) = self.lying_at(&self.path(finding))
         else {
@@ -256,7 +256,7 @@ impl Pass<'_> {
         let path = self.path(finding);
         let stem = finding.about.rsplit('/').next().and_then(|f| f.strip_suffix(".status.json"));
         let claim = stem.and_then(|stem| ClaimName::parse(&format!("{stem}.task")));
-        // Whoever holds the claim is about to end it.
+        // The holder of the claim is about to complete it.
         if let Some(claim) = &claim
             && queue.is_held(claim)?
         {
@@ -281,7 +281,7 @@ impl Pass<'_> {
         self.aside(queue, &path, finding)
     }
 
-    /// Marks that the dead left, or that ask for what is over.
+    /// Removes leftovers of dead processes, and requests for ended tasks.
     fn drop_mark(&self, queue: &FsQueue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let layout = &queue.layout;
@@ -300,7 +300,7 @@ impl Pass<'_> {
                 Ok(Some(removed))
             }
             Some(dir) if dir == layout.checkout() => self.free_turn(queue, &file),
-            // Whoever buried the dead may have done it.
+            // The cleanup of the dead process may have removed it already.
             Some(dir) if dir == layout.beats() || dir == layout.workers() => {
                 match queue.disk().remove(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -312,7 +312,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Gives up the turn of a run that is over, once none of its tasks is left to be executed.
+    /// Releases the turn of an ended run, once none of its tasks waits or executes.
     fn free_turn(&self, queue: &FsQueue, file: &str) -> Cured {
         let Some(turn) = Turn::parse(file) else { return Ok(None) };
         let batch = turn.holder.as_ref().map(|holder| holder.batch.as_str());
@@ -337,9 +337,9 @@ fn status_path(lying: &Lying) -> Option<std::path::PathBuf> {
     }
 }
 
-/// Of the files that are one task, the one that counts: a whole one; one whose result a journal
-/// has; the last attempt, which fences those before; the furthest on its way. Nothing, where that
-/// does not tell.
+/// Chooses the valid one of several files of a task, by these criteria in order: it is complete; a
+/// journal has its result; it is the latest attempt, which fences earlier ones; it has progressed
+/// furthest. Returns `None` if two ended files rank equally.
 fn choose<'a>(copies: &[&'a Lying], recorded: bool) -> Option<&'a Lying> {
     let rank = |lying: &Lying| {
         let way = match &lying.state {
