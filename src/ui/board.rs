@@ -1,11 +1,11 @@
-//! The board: what there is to see of runs, tasks and workers, built from files alone.
+//! The board: view models of runs, tasks and workers, built from files alone.
 //!
-//! All verbs that show something show what is here, as text or as JSON, so no two of them can
-//! tell different stories.
+//! All commands that display something use these models, as text or as JSON, so that no two of them
+//! disagree.
 //!
-//! **Invariant:** nothing here changes a file, but for a temporary one that shows the volume's
-//! clock where members of other machines are. A run is called `running` only if somebody is there
-//! who drives it: what its last owner wrote down before it died is not taken for what is.
+//! **Invariant:** nothing here changes a file, except a temporary one that reveals the volume's
+//! clock if there are members on other machines. A run counts as `running` only if a live process
+//! drives it: the last state that a dead owner wrote does not count.
 
 mod gates;
 mod home;
@@ -57,25 +57,25 @@ pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use tried::{Tried, is_passed_over, printed};
 pub use why::{first_failed, remark, skipped, why_queued, why_run, why_step, why_task};
 
-/// How often a task that moves while it is looked for is looked for again.
+/// Number of searches for a task that moves during the search.
 const LOOKS: usize = 2;
 
-/// What can be seen of a workspace.
+/// Everything visible of a workspace.
 pub struct Board {
     workspace: Workspace,
     state_dir: PathBuf,
-    /// Nothing, where no fleet ever was.
+    /// `None` if there was never a fleet.
     queue: Option<Arc<FsQueue>>,
     pub members: Members,
-    /// Accounts of providers that are left alone.
+    /// Parked accounts of providers.
     pub parked: Vec<ParkedView>,
-    /// Says whose limits a task is under.
+    /// Determines the account whose limits a task is under.
     config: Config,
-    /// Where the tasks of runs are that wait for a coordinator or are held by one.
+    /// Places of runs' tasks that wait for a coordinator or are claimed by one.
     runs: HashMap<String, Place>,
-    /// What was seen before.
+    /// Cache of earlier scans.
     memory: Arc<Memory>,
-    /// The run of a fleet that took its turn to change the checkout, and gave it up not yet.
+    /// The fleet's run that holds the turn to change the checkout.
     turn: Option<TurnHolder>,
     pub now: Time,
 }
@@ -86,16 +86,17 @@ pub struct InboxView {
     pub agent: String,
     pub waiting: usize,
     pub claimed: usize,
-    /// Files that people dropped and that are no tasks yet.
+    /// Files that users dropped and that are not tasks yet.
     pub dropped: usize,
-    /// Living workers that take new tasks.
+    /// Live workers that take new tasks.
     pub workers: usize,
-    /// Those of them that take none for the agent's own provider: it is suspended where they run.
+    /// Workers among them that take no tasks of the agent's own provider: it is suspended on their
+    /// machine.
     #[serde(skip_serializing_if = "is_zero")]
     pub suspended: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
-    /// When the task was made that waits longest.
+    /// Creation time of the oldest waiting task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_at: Option<Time>,
 }
@@ -105,7 +106,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl Board {
-    /// Looks at a workspace.
+    /// Scans a workspace.
     pub fn look(
         workspace: Workspace,
         state_dir: &Path,
@@ -115,7 +116,7 @@ impl Board {
         Board::look_again(workspace, state_dir, queue, config, &Arc::default())
     }
 
-    /// Looks again, which costs little where nothing has changed.
+    /// Scans again; cheap if nothing has changed.
     pub fn look_again(
         workspace: Workspace,
         state_dir: &Path,
@@ -153,12 +154,12 @@ impl Board {
         &self.workspace
     }
 
-    /// The ids of all runs, newest first.
+    /// Returns the IDs of all runs, newest first.
     pub fn run_ids(&self) -> Vec<RunId> {
         runs_in(&self.state_dir)
     }
 
-    /// Every agent that somebody serves or that has tasks.
+    /// Returns every agent that has a worker or tasks.
     pub fn inboxes(&self) -> io::Result<Vec<InboxView>> {
         let Some(queue) = &self.queue else { return Ok(self.inboxes_of_nobody()) };
         let mut agents: BTreeSet<String> = queue.agents()?.into_iter().collect();
@@ -166,7 +167,7 @@ impl Board {
         agents.into_iter().map(|agent| self.inbox(queue, agent)).collect()
     }
 
-    /// Inboxes that people made and dropped something into before any worker came.
+    /// Returns inboxes with files that users dropped before any worker started.
     fn inboxes_of_nobody(&self) -> Vec<InboxView> {
         let inboxes = Layout::new(self.workspace.root()).inboxes();
         let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
@@ -195,7 +196,7 @@ impl Board {
         })
     }
 
-    /// How many workers of an agent are on machines where its own provider is suspended.
+    /// Returns the number of an agent's workers on machines where its own provider is suspended.
     fn suspended(&self, agent: &str) -> usize {
         let target = own_target(agent, &self.config);
         let mut machine = self.parked.iter().filter(|parked| parked.cause == Cause::Machine);
@@ -210,7 +211,7 @@ impl Board {
         self.members.serving(agent).filter(holds).count()
     }
 
-    /// How many tasks lie in `failed/` that belong to no run: of the others their runs tell.
+    /// Returns the number of tasks in `failed/` that belong to no run; runs show their own.
     pub fn failed(&self) -> io::Result<usize> {
         let Some(queue) = &self.queue else { return Ok(0) };
         let count = |batch: &String| {
@@ -220,13 +221,13 @@ impl Board {
         failed_batches(queue)?.iter().map(count).sum()
     }
 
-    /// Living coordinators that take new runs.
+    /// Returns the number of live coordinators that take new runs.
     pub fn coordinators(&self) -> usize {
         self.members.serving(COORDINATOR).count()
     }
 }
 
-/// The batches of failed tasks that belong to no run, the newest first.
+/// Returns the batches of failed tasks that belong to no run, newest first.
 fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
     let mut batches = queue.batches(End::Failed)?;
     batches.retain(|batch| RunId::parse(batch).is_none());
@@ -234,12 +235,13 @@ fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
     Ok(batches)
 }
 
-/// The ids of the runs that are kept in a directory, newest first. An id tells the second; those
-/// of one second go by when their workflow was copied, which happens once, at their beginning.
+/// Returns the IDs of the runs in a directory, newest first. An ID contains the second; runs of the
+/// same second are ordered by the time at which their workflow was copied, which happens once, at
+/// their start.
 pub fn runs_in(dir: &Path) -> Vec<RunId> {
     let listed = disk::confirmed(&[dir], || std::fs::read_dir(dir));
     let entries = listed.into_iter().flatten().flatten();
-    // A file is no run, whatever its name.
+    // A file is not a run, even if its name is a run's ID.
     let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
     let mut ids: Vec<RunId> =
         dirs.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
@@ -256,8 +258,8 @@ pub fn runs_in(dir: &Path) -> Vec<RunId> {
     ids
 }
 
-/// The first line of a text that somebody else wrote, fit for a line of ours: nothing in it moves a
-/// cursor. What is quoted is not cut: a mark stands for the end of a line in it.
+/// Returns the first line of untrusted text, safe for display in one line: no character in it moves
+/// the cursor. Quoted text is not cut: `␤` replaces a line break in it.
 pub fn one_line(text: &str) -> String {
     let text = ansi::strip(text);
     let text = text.trim();

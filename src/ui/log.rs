@@ -1,5 +1,4 @@
-//! Where log lines go: a run's `logs/orchestrator.log`, and standard error for those who should
-//! see them at once.
+//! Destinations of log lines: a run's `logs/orchestrator.log`, and stderr for immediate display.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -24,16 +23,16 @@ use crate::ui::talk::{folded, talk};
 /// The open log of the run that this process drives.
 static RUN_LOG: Mutex<Option<RunLog>> = Mutex::new(None);
 
-/// The logs of the runs that a coordinator drives, by their ids.
+/// The logs of the runs that a coordinator drives, by run ID.
 static LOGS: Mutex<BTreeMap<String, RunLog>> = Mutex::new(BTreeMap::new());
 
-/// Nothing is shown, because something else has the screen.
+/// True if no line is printed, because a full-screen view is active.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
 struct RunLog {
-    /// A coordinator drives more runs than it may have files open.
+    /// A coordinator may drive more runs than it can have open files.
     place: Place,
-    /// Put on every line, where traces are asked for.
+    /// Added to every line, if traces are enabled.
     trace: Option<String>,
     mask: Mask,
 }
@@ -49,7 +48,7 @@ impl RunLog {
         let text = self.mask.text(text);
         let now = SystemClock.now().to_milli();
         let line = format!("{now} {level:<5}{trace} {text}\n");
-        // A line of log that cannot be written is no reason to stop a run.
+        // A log line that cannot be written must not stop a run.
         let _ = match &mut self.place {
             Place::Open(file) => file.write_all(line.as_bytes()),
             Place::At(path) => File::options()
@@ -61,7 +60,7 @@ impl RunLog {
     }
 }
 
-/// Where the log of a run is.
+/// Returns the path of a run's log.
 pub fn path(root: &Path) -> PathBuf {
     root.join("logs").join("orchestrator.log")
 }
@@ -70,13 +69,13 @@ fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// Begins to keep what is said of one run among many in its own log.
+/// Starts to write the lines about one of many runs to its own log.
 pub fn keep_of(id: &str, root: &Path, mask: Mask) {
     let log = RunLog { place: Place::At(path(root)), trace: None, mask };
     locked(&LOGS).insert(id.to_owned(), log);
 }
 
-/// Ends that.
+/// Stops to write the lines about this run to its log.
 pub fn keep_of_no_more(id: &str) {
     locked(&LOGS).remove(id);
 }
@@ -86,24 +85,24 @@ struct Lines {
     kept: Level,
 }
 
-/// Sets the levels for this process; the first call counts.
+/// Sets the levels for this process; only the first call counts.
 pub fn set_up(shown: Level, kept: Level) {
     let _ = tracing_subscriber::registry().with(Lines { shown, kept }).try_init();
 }
 
-/// Lets nothing be shown as long as something else has the screen. Lines are kept as ever.
+/// Suppresses printing while a full-screen view is active. Lines are still written to logs.
 pub fn hush(on: bool) {
     HUSHED.store(on, Ordering::SeqCst);
 }
 
-/// Begins to keep lines in a run's log.
+/// Starts to write lines to a run's log.
 pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
     let file = File::options().create(true).append(true).open(path(root))?;
     *locked(&RUN_LOG) = Some(RunLog { place: Place::Open(file), trace, mask });
     Ok(())
 }
 
-/// Ends to keep lines: the run is somebody else's now.
+/// Stops to write to the run's log: another process owns the run now.
 pub fn keep_no_more() {
     *locked(&RUN_LOG) = None;
 }
@@ -134,7 +133,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let level = *event.metadata().level();
-        // Libraries have things to say too, but not to our users.
+        // Users do not see the log lines of libraries.
         if !event.metadata().target().starts_with("orchestrate")
             || level > self.kept.max(self.shown)
         {
@@ -142,7 +141,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         }
         let mut line = Text::default();
         event.record(&mut line);
-        // What somebody else wrote begins no line of ours.
+        // Untrusted text must not start a new line.
         if line.0.contains('\n') {
             line.0 = folded(&line.0);
         }
@@ -162,7 +161,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
                 Level::WARN => "warning: ",
                 _ => "",
             };
-            // Who drives many runs says which.
+            // A process that drives many runs names the run.
             let run = run.filter(|run| !line.0.contains(run.as_str()));
             let run = run.map(|run| format!("run {run}: ")).unwrap_or_default();
             talk(format_args!("{label}{run}{}", line.0));
@@ -170,7 +169,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     }
 }
 
-/// Keeps a line in the run's log without showing it.
+/// Writes a line to the run's log without printing it.
 pub fn keep(level: Level, text: &str) {
     if let Some(log) = locked(&RUN_LOG).as_mut() {
         log.keep(level, text);

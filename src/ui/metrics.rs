@@ -1,7 +1,7 @@
-//! Figures for a monitor: what the board shows, in the text format that Prometheus reads.
+//! Metrics for a monitoring system: the content of the board, in Prometheus text format.
 //!
-//! The figures are of what is kept: a run that `clean` threw away is in no sum any more, so all of
-//! them are gauges.
+//! The metrics cover the runs that exist: `clean` removes runs from every sum, so all metrics are
+//! gauges.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -14,21 +14,21 @@ use crate::ids::RunId;
 use crate::store::STATE;
 use crate::time::Time;
 
-/// What was found of a run that is over, and the file that says so.
+/// The result of an ended run, and the version of the file that it was read from.
 struct Known {
     written: Option<(SystemTime, u64)>,
     state: Standing,
     spent: Option<RunSpent>,
 }
 
-/// Looks at a workspace again and again; what is over is read once.
+/// Collects metrics repeatedly; an ended run is read only once.
 #[derive(Default)]
 pub struct Meter {
     over: HashMap<RunId, Known>,
 }
 
 impl Meter {
-    /// The figures as they are now.
+    /// Returns the current metrics.
     pub fn read(&mut self, board: &Board) -> io::Result<String> {
         let mut runs: BTreeMap<&'static str, usize> =
             Standing::ALL.iter().map(|state| (state.word(), 0)).collect();
@@ -74,7 +74,7 @@ impl Meter {
     }
 }
 
-/// Everything that there is a figure for.
+/// The input of all metrics.
 struct Seen {
     runs: BTreeMap<&'static str, usize>,
     spent: RunSpent,
@@ -154,7 +154,7 @@ impl Seen {
         })
     }
 
-    /// What is not known is not zero: it is counted by itself.
+    /// Adds the usage metrics. An unknown value is not zero: a separate metric counts it.
     fn spent_text(&self, page: &mut Page) {
         let RunSpent { usage, answers, cost_unknown, tokens_unknown } = &self.spent;
         let tokens = [

@@ -1,4 +1,4 @@
-//! Showing it: the command line, what is told while a run goes on, and the log.
+//! User interfaces: the command line, dashboards, progress output, and the log.
 
 pub mod board;
 mod bundle;

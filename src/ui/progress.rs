@@ -1,11 +1,11 @@
-//! Where a run is, in a line or two.
+//! Describes the position of a run in a few lines.
 
 use crate::engine::run::{Front, StepState};
 use crate::engine::{Run, whereabouts};
 use crate::time::Time;
 use crate::workflow::Plan;
 
-/// How many nodes have settled, and those that go on.
+/// Returns the number of settled nodes, and a line for each active one.
 fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
     let total = plan.root.steps.len();
     let mut lines = vec![format!("[{}/{total}] nodes settled", total - front.left)];
@@ -28,7 +28,7 @@ fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
     lines
 }
 
-/// `[2/5] ProcessData: Running (15s)...`, and a line for each loop that is open.
+/// Returns `[2/5] ProcessData: Running (15s)...`, and a line for each open loop.
 pub fn lines(plan: &Plan, run: &Run, now: Time) -> Vec<String> {
     if let Some(front) = &run.body.front {
         return of_graph(plan, run, front, now);

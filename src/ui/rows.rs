@@ -1,4 +1,4 @@
-//! How runs, members, inboxes and steps are told of in a row, wherever they are shown.
+//! Formats runs, members, inboxes and steps as table rows, for all views.
 
 use super::board::{
     self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
@@ -8,20 +8,20 @@ use crate::fleet::post::COORDINATOR;
 use crate::ids::{counted, shown};
 use crate::time::Time;
 
-/// How a run is told of in a line.
+/// Returns the row of a run.
 pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
     let (id, state, file) = (&run.run_id, run.state.word(), run.what(&run.workflow_file));
     vec![id.clone(), state.to_owned(), file, run_time(run, now), board::remark(run)]
 }
 
-/// How long a run has taken, or takes by now.
+/// Returns the duration of a run, up to now if it is active.
 pub fn run_time(run: &RunView, now: Time) -> String {
     let until = if run.state.rests() { run.updated_at } else { Some(now) };
-    // A run's moments are kept to the second: no tenth is known.
+    // A run's timestamps have a resolution of a second, so there are no tenths.
     until.zip(run.started_at).map(|(end, at)| whole_seconds(end.ms_since(at))).unwrap_or_default()
 }
 
-/// How a member is told of in a line.
+/// Returns the row of a member.
 pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     let WorkerView { agent, worker: name, life, host, pid, .. } = worker;
     let mut state = life.label();
@@ -33,7 +33,7 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy(worker), up]
 }
 
-/// What a member does; of one that is dead, what it left.
+/// Describes a member's work; for a dead member, the claims that it left.
 pub fn busy(worker: &WorkerView) -> String {
     let coordinates = worker.agent == COORDINATOR;
     let what = if coordinates { "run" } else { "task" };
@@ -49,7 +49,7 @@ pub fn busy(worker: &WorkerView) -> String {
     }
 }
 
-/// How an inbox is told of in a line.
+/// Returns the row of an inbox.
 pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
     let InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, .. } = inbox;
     let mut served = match workers {
@@ -74,7 +74,7 @@ pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
     vec![agent.clone(), waiting, format!("{claimed} claimed"), served, paused.unwrap_or_default()]
 }
 
-/// Who drives a run, if anybody.
+/// Names the owner of a run, if there is one.
 pub fn owner_line(owner: &Owner) -> Option<String> {
     match owner {
         Owner::Process { pid: Some(pid) } => Some(format!("driven by process {pid}")),
@@ -91,8 +91,8 @@ pub fn owner_line(owner: &Owner) -> Option<String> {
     }
 }
 
-/// The steps of a run as a tree, a row for each: where control is, what it is called, how it
-/// stands, who does it, how long it takes, and what there is to know.
+/// Returns the steps of a run as a tree, one row each: position marker and name, state, agent,
+/// duration, and notes.
 pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
     let branches = branches(steps);
     let rows = steps.iter().zip(branches).map(|(step, branch)| {
@@ -110,7 +110,7 @@ pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-/// What stands before the name of each step of a tree.
+/// Returns the tree prefix of each step's name.
 pub fn branches(steps: &[StepView]) -> Vec<String> {
     let is_last = |index: usize, depth: usize| {
         let after = steps[index + 1..].iter().find(|step| step.depth <= depth);
@@ -128,18 +128,18 @@ pub fn branches(steps: &[StepView]) -> Vec<String> {
     steps.iter().enumerate().map(branch).collect()
 }
 
-/// How long a step has taken, or takes by now.
+/// Returns the duration of a step, up to now if it is active.
 pub fn step_time(step: &StepView, now: Time) -> String {
     match (step.duration_ms, step.started_at) {
         (Some(ms), _) => seconds(ms),
-        // Nobody knows when it ended, and it does not go on.
+        // Its end is unknown, and it is not running.
         _ if matches!(step.state, StepShown::Interrupted | StepShown::Lost) => String::new(),
         (None, Some(at)) if !step.state.is_over() => seconds(now.ms_since(at)),
         _ => String::new(),
     }
 }
 
-/// What there is to know of a step, the most important last: what is wrong, or what it says.
+/// Returns notes about a step, the most important last: its error or its last output.
 fn notes(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
     if step.attempt > 1 {
@@ -159,7 +159,7 @@ fn notes(step: &StepView) -> Vec<String> {
     notes
 }
 
-/// How far a step is, and what it waits for.
+/// Describes the progress of a step, and the things it waits for.
 pub fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(step.item.as_ref().map(|item| format!("item `{item}`")));
@@ -189,7 +189,7 @@ pub fn stands(step: &StepView) -> Vec<String> {
     notes
 }
 
-/// A few names, and how many more there are.
+/// Lists a few names, and the number of the others.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
@@ -199,7 +199,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Where a task is, in a few words.
+/// Describes the place of a task in a few words.
 fn place(task: &str, agent: &str, place: &PlaceView) -> String {
     match place {
         PlaceView::Waiting { parked: Some(_), .. } => {

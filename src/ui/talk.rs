@@ -1,8 +1,8 @@
-//! Talk: what people are told beside data, on standard error.
+//! Messages to the user on stderr, separate from data on stdout.
 //!
-//! **Invariant:** nothing that strangers wrote moves a cursor or turns a text round, and nobody who
-//! listens is no reason to fail. What is drawn at the end of a terminal is taken off before
-//! anything else is said there, whoever says it: else that would be taken off in its place.
+//! **Invariant:** untrusted text never moves the cursor or changes the text direction, and a closed
+//! stderr is not an error. Lines drawn at the end of the terminal are erased before any other
+//! output; otherwise the next redraw would erase that output instead.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -10,15 +10,14 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::ansi;
 
-/// The lines that stand at the end of the terminal, to be erased.
+/// The lines currently drawn at the end of the terminal.
 static DRAWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn drawn() -> MutexGuard<'static, Vec<String>> {
     DRAWN.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// A letter of somebody else's text, as a terminal may have it: it neither moves the cursor nor
-/// turns the direction in which a text is read.
+/// Replaces a character of untrusted text that could move the cursor or change the text direction.
 pub fn tame(letter: char) -> char {
     match letter.is_control() || turns(letter) {
         true => char::REPLACEMENT_CHARACTER,
@@ -26,19 +25,19 @@ pub fn tame(letter: char) -> char {
     }
 }
 
-/// Whether a letter turns the direction of those around it.
+/// Returns true if a character changes the text direction.
 fn turns(letter: char) -> bool {
     matches!(letter,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Makes text of another program safe for a terminal: without escape sequences, and of control
-/// characters only tabs and ends of lines are left.
+/// Makes the text of another program safe for a terminal: removes escape sequences and replaces
+/// control characters, except tabs and line breaks.
 pub fn harmless(text: &str) -> String {
     ansi::strip(text).chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
 }
 
-/// Makes a line of a member of the fleet safe for a terminal, and keeps its colors.
+/// Makes a line of a fleet member safe for a terminal, and keeps its colors.
 pub fn colored(text: &str) -> String {
     let color = |text: &str| {
         let end = text.strip_prefix("\x1b[")?.find(|c: char| !matches!(c, '0'..='9' | ';'))? + 2;
@@ -55,21 +54,20 @@ pub fn colored(text: &str) -> String {
     out + &harmless(&text[plain..])
 }
 
-/// Text that somebody else wrote, fit for one line of ours: whatever begins a line there does not
-/// begin one here.
+/// Joins untrusted text into one line, so that none of its lines starts a line of the output.
 pub fn folded(text: &str) -> String {
     let text = ansi::strip(text);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
 }
 
-/// Bytes that somebody else wrote, on their way to standard output: as they are, unless that is a
-/// terminal.
+/// A writer for untrusted bytes to stdout: makes them safe if stdout is a terminal, and otherwise
+/// leaves them unchanged.
 pub struct Tamed<W: Write> {
     out: W,
-    /// Whether it is a terminal.
+    /// True if stdout is a terminal.
     tames: bool,
-    /// The start of a letter or of an escape sequence whose end has not come yet.
+    /// The start of a character or escape sequence whose end has not arrived yet.
     rest: Vec<u8>,
 }
 
@@ -110,10 +108,10 @@ impl<W: Write> Write for Tamed<W> {
     }
 }
 
-/// The longest unfinished escape sequence that is kept back for the next piece.
+/// Maximum length of an unfinished escape sequence that is held back for the next write.
 const SEQUENCE_MAX: usize = 4096;
 
-/// Whether bytes are the first of a letter that has more.
+/// Returns true if the bytes are an incomplete UTF-8 character.
 fn begins_letter(bytes: &[u8]) -> bool {
     let length = match bytes.first() {
         Some(0xc2..=0xdf) => 2,
@@ -124,7 +122,7 @@ fn begins_letter(bytes: &[u8]) -> bool {
     bytes.len() < length
 }
 
-/// Tells it.
+/// Prints a message, made safe for a terminal.
 pub fn talk(text: impl Display) {
     let mut text = harmless(&text.to_string());
     if !text.ends_with('\n') {
@@ -133,15 +131,15 @@ pub fn talk(text: impl Display) {
     put(&text);
 }
 
-/// Tells a text of ours as it is, in the place of what is drawn.
+/// Prints trusted text unchanged, in place of the drawn lines.
 pub fn put(text: &str) {
     let mut drawn = drawn();
     write(&(erasing(&drawn) + text));
     drawn.clear();
 }
 
-/// Draws lines at the end of the terminal, in the place of those that stand there. None may be
-/// wider than it is.
+/// Draws lines at the end of the terminal, in place of the drawn ones. No line may be wider than
+/// the terminal.
 pub fn draw(lines: Vec<String>) {
     let mut drawn = drawn();
     if lines != *drawn {
@@ -151,7 +149,7 @@ pub fn draw(lines: Vec<String>) {
     }
 }
 
-/// Takes off what is drawn.
+/// Erases the drawn lines.
 pub fn erase() {
     put("");
 }
@@ -163,7 +161,8 @@ fn erasing(drawn: &[String]) -> String {
     }
 }
 
-/// In one write, as other processes may write there too. Nobody to tell is no reason to stop.
+/// Writes the text with one call, because other processes may write there too. Ignores errors: a
+/// closed stderr must not stop the program.
 fn write(text: &str) {
     if !text.is_empty() {
         let _ = std::io::stderr().write_all(text.as_bytes());

@@ -1,5 +1,5 @@
-//! Telling a person what a run does: a line for each step that ends, and on a terminal a live
-//! view of where it is.
+//! Reports a run's progress to the user: a line for each step that ends and, on a terminal, a live
+//! view of its position.
 
 use std::borrow::Cow;
 use std::os::fd::AsFd;
@@ -19,21 +19,21 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Rounds, RoundsKind};
 
-/// How much to tell.
+/// Verbosity of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// Errors only.
     Quiet,
     /// A line for each step that ended.
     Plain,
-    /// Where the run is, as it goes.
+    /// Also the run's current position.
     Progress {
-        /// In lines that are drawn over.
+        /// True if the lines are redrawn in place.
         live: bool,
     },
 }
 
-/// Tells on standard error.
+/// A report on stderr.
 pub struct TextReport {
     telling: Telling,
     live: bool,
@@ -67,7 +67,7 @@ impl TextReport {
     fn ended(&mut self, plan: &Plan, run: &Run, step: &str) {
         let address = Address::parse(plan, step);
         let Some(address) = address else { return };
-        // How a gate ended is told with its node.
+        // The result of a gate is reported with its node.
         if matches!(address.step_of(plan).action, Action::Gate(_)) && self.telling != Telling::Quiet
         {
             return;
@@ -80,7 +80,7 @@ impl TextReport {
         let agent = address.step_of(plan).agent.as_ref().map(|agent| format!(" ({agent})"));
         let agent = agent.unwrap_or_default();
         let step = shown(step);
-        // A check that says no is an answer, and no failure.
+        // A check with a negative result is not a failure.
         if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
             return self.checked(&format!("{place} {step}"), &step, record);
         }
@@ -91,8 +91,8 @@ impl TextReport {
         }
     }
 
-    /// Tells what the check of a loop came to. One that could not be made spends a round: that is
-    /// told to those who asked for quiet too.
+    /// Reports the result of a loop's check. A check that could not run uses up a round, so it is
+    /// reported even in quiet mode.
     fn checked(&mut self, place: &str, step: &str, record: &Record) {
         if self.telling != Telling::Quiet {
             let done = record.status == StepStatus::Completed;
@@ -109,7 +109,7 @@ impl TextReport {
         }
     }
 
-    /// Tells that something about a node came to pass without an execution.
+    /// Reports an event of a node that happened without an execution.
     fn node(&mut self, plan: &Plan, step: &str, what: &str) {
         let Some(address) = Address::parse(plan, step) else { return };
         let index = address.top();
@@ -117,7 +117,7 @@ impl TextReport {
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }
 
-    /// Tells which nodes are not executed again.
+    /// Reports the nodes that are not executed again.
     fn completed_before(&mut self, plan: &Plan, run: &Run) {
         let steps = plan.root.steps.iter().zip(&run.body.slots);
         for (step, _) in steps.filter(|(_, slot)| slot.before) {
@@ -125,7 +125,7 @@ impl TextReport {
         }
     }
 
-    /// Tells of the loops that ended with this event: those around its step, inside out.
+    /// Reports the loops that ended with this event: those around its step, innermost first.
     fn loops_ended(&mut self, plan: &Plan, run: &Run, event: &Event) {
         let (step, is_loop) = match event {
             Event::Ended { step, .. }
@@ -143,7 +143,8 @@ impl TextReport {
                 return;
             }
             if let Action::Rounds(rounds) = &at.step_of(plan).action {
-                // Nothing inside need have failed, so this is all that is told of it.
+                // A loop can fail without a failed step inside, so this may be the only report of
+                // it.
                 if self.telling != Telling::Quiet || record.status == StepStatus::Failed {
                     let line = self.rounds_ended(plan, run, &at, rounds.kind);
                     self.say(&line);
@@ -185,7 +186,7 @@ impl TextReport {
         }
     }
 
-    /// How a step of rounds ended.
+    /// Describes the end of a step with rounds.
     fn rounds_ended(&self, plan: &Plan, run: &Run, at: &Address, kind: RoundsKind) -> String {
         let total = at.block(plan).steps.len();
         let slot = run.slot(at);
@@ -233,7 +234,7 @@ impl TextReport {
             }
             StepStatus::Skipped => {
                 let why = match (&record.warning, record.skip_cause) {
-                    // The warning itself was told when it arose.
+                    // The warning itself was reported when it occurred.
                     (Some(_), _) => " (its condition cannot be read)".into(),
                     (None, Some(SkipCause::UpstreamFailed)) => " (what it needs failed)".into(),
                     (None, Some(SkipCause::UpstreamSkipped)) => {
@@ -258,20 +259,20 @@ impl TextReport {
     }
 }
 
-/// Whether a step is the check of a loop of rounds.
-/// Whether a step is a merge, of which nothing else tells that it was rejected.
+/// Returns true if a step is a merge; no other report mentions that a merge was rejected.
 fn merges(plan: &Plan, step: &str) -> bool {
     let address = Address::parse(plan, step);
     address.is_some_and(|at| matches!(at.step_of(plan).action, Action::Merge { .. }))
 }
 
+/// Returns true if a step is the check of a loop of rounds.
 fn is_check(plan: &Plan, address: &Address) -> bool {
     let around = address.parent().map(|around| &around.step_of(plan).action);
     matches!(around, Some(Action::Rounds(Rounds { kind: RoundsKind::Loop, .. })))
         && matches!(address.step_of(plan).action, Action::Shell { .. })
 }
 
-/// What it means for a step that what it came to before stands.
+/// Describes the meaning of a kept result for a step.
 fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
     let slot = Address::parse(plan, step).and_then(|address| run.slot(&address));
     match slot.is_some_and(|slot| slot.before) {
@@ -280,15 +281,15 @@ fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
     }
 }
 
-/// Whether a step has failed for good.
+/// Returns true if a step has finally failed.
 fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
     let address = Address::parse(plan, step);
     let slot = address.and_then(|address| run.slot(&address).map(|slot| slot.status()));
     slot == Some(StepStatus::Failed)
 }
 
-/// A child's line, cut to what is worth a look, without what could move the cursor or change
-/// colours. Of a line that was written over itself, the last state is shown.
+/// Shortens a child's line for display, without characters that move the cursor or change colors.
+/// For a line that was overwritten with carriage returns, returns its last state.
 pub fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
     let line = ansi::strip(line);
@@ -300,7 +301,7 @@ pub fn excerpt(line: &str) -> String {
     shown
 }
 
-/// How long something took of which no more than the second is known.
+/// Formats a duration that is known only to the second.
 pub fn whole_seconds(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{}s", ms / 1000),
@@ -380,7 +381,7 @@ impl Report for TextReport {
             put("[r]etry, [c]ontinue or [s]top? ");
             let line = match self.read_line(stop) {
                 Line::Read(line) => line,
-                // What is said next begins on a line of its own.
+                // The next message starts on its own line.
                 Line::End => {
                     put("\n");
                     return Some(Choice::Stop);
@@ -406,7 +407,7 @@ impl Drop for TextReport {
     }
 }
 
-/// What came of waiting for a line.
+/// Result of a wait for a line.
 enum Line {
     Read(String),
     End,
@@ -414,8 +415,8 @@ enum Line {
 }
 
 impl TextReport {
-    /// Reads a line from standard input, and gives up when the run is stopped meanwhile. Goes
-    /// around the standard library's buffer, which cannot be asked whether it holds a line.
+    /// Reads a line from stdin, and gives up if the run is stopped meanwhile. Bypasses the standard
+    /// library's buffer, which cannot report if it holds a complete line.
     fn read_line(&mut self, stop: &Stop) -> Line {
         let stdin = std::io::stdin();
         loop {
@@ -442,7 +443,7 @@ impl TextReport {
     }
 }
 
-/// The columns and rows that a line may fill on the terminal of standard error.
+/// Returns the number of usable columns and rows of stderr's terminal.
 pub fn terminal_size() -> (usize, usize) {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call fills in the struct it is given and keeps nothing.
@@ -454,10 +455,10 @@ pub fn terminal_size() -> (usize, usize) {
     (given(size.ws_col, 80) - 1, given(size.ws_row, 24))
 }
 
-/// What should be known of what happened although nothing failed.
+/// Returns the warning of an event, although nothing failed.
 pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
     match event {
-        // Of what is skipped it was told when it arose.
+        // The warning of a skipped step was reported when it occurred.
         Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
             let warning = record.warning.as_ref()?;
             Some(format!("{} `{}`: {warning}", plan.unit(), shown(step)))
@@ -472,7 +473,7 @@ pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
     }
 }
 
-/// What the log of a run says of an event.
+/// Returns the line for an event in a run's log.
 pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
     let unit = plan.unit();
     Some(match event {
@@ -538,7 +539,7 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
     })
 }
 
-/// The node that a step of its rounds belongs to.
+/// Returns the node that a step of its rounds belongs to.
 pub fn node_of(step: &str) -> Cow<'_, str> {
     shown(step.split('.').next().unwrap_or(step))
 }

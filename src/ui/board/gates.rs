@@ -1,4 +1,4 @@
-//! What people are asked: the gates of runs that wait.
+//! Pending gates: the questions that runs ask users.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::Action;
 use crate::workspace::Workspace;
 
-/// A person is asked something.
+/// A question to a user.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gate {
     pub run_id: RunId,
@@ -26,37 +26,38 @@ pub struct Gate {
     pub step: StepPath,
     pub attempt: Attempt,
     pub message: String,
-    /// What an agent said last, which the person answers to.
+    /// The agent's last answer, which the user decides about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
-    /// Of a merge: what would be merged.
+    /// Merges only: the diff to be merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<Excerpt>,
-    /// Of a merge: the file with what would be merged cannot be read, so nobody can review it here.
+    /// Merges only: the file with the diff cannot be read, so it cannot be reviewed here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub diff_unreadable: bool,
     pub shown: String,
     pub since: Option<Time>,
     pub expires_at: Option<Time>,
-    /// The file that an answer is dropped as.
+    /// The file into which a user writes the answer.
     pub answer_file: String,
-    /// Somebody has answered, and whoever drives the run has not seen it yet.
+    /// True if a user has answered, and the process that drives the run has not seen it yet.
     pub answered: bool,
-    /// Nobody answered in time; whoever drives the run next fails the node.
+    /// True if no answer came in time; the next process that drives the run fails the node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
-    /// Why an answer that somebody dropped does not count.
+    /// The reason why a dropped answer is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
 impl Gate {
-    /// What is shown, short enough to be typed.
+    /// Returns the digest of the shown content, short enough to type.
     pub fn short(&self) -> &str {
         gates::short(&self.shown)
     }
 
-    /// What a person reads before an answer: of a merge the change, else what an agent said.
+    /// Returns the text to read before an answer: the diff of a merge, or else the agent's last
+    /// answer.
     pub fn to_read(&self) -> Option<String> {
         let Some(diff) = &self.diff else { return self.said.clone() };
         let Excerpt { text, tail, left_out, .. } = diff;
@@ -66,13 +67,14 @@ impl Gate {
         })
     }
 
-    /// Whether this is what somebody looked at, by the whole of `shown` or the short form.
+    /// Returns true if `shown` identifies this content, by the whole digest or at least its short
+    /// form.
     pub fn is_shown_by(&self, shown: &str) -> bool {
         shown.len() >= self.short().len() && self.shown.starts_with(shown)
     }
 }
 
-/// Whether somebody has answered a gate, which whoever drives the run has not seen yet.
+/// Returns true if a gate has an answer that the process that drives the run has not seen yet.
 pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
     let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
         return false;
@@ -83,7 +85,8 @@ pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> 
     gate.is_some_and(|gate| gates::is_answered(&path, &gate.shown, gate.expires_at))
 }
 
-/// Whether nobody has answered a gate in time, which whoever drives the run has not seen yet.
+/// Returns true if a gate has expired without an answer, and the process that drives the run has
+/// not seen it yet.
 pub fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
     let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
         return false;
@@ -93,7 +96,7 @@ pub fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> b
     over && !is_answered(workspace, plan, run, here)
 }
 
-/// Everything that a run asks people.
+/// Returns all pending gates of a run.
 pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
     for here in run.positions() {
@@ -133,7 +136,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     found
 }
 
-/// Everything that the run in a directory asks people.
+/// Returns all pending gates of the run in a directory.
 pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenError> {
     let (plan, run) = open::look(workspace, root)?;
     match run.status {
@@ -142,7 +145,7 @@ pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenErr
     }
 }
 
-/// Runs whose state does not say that they are over, oldest first.
+/// Returns the runs whose state does not show that they have ended, oldest first.
 pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
     let open = |id: &RunId| {
         let state = state_dir.join(id.as_str()).join(STATE);
@@ -156,7 +159,7 @@ pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
 }
 
 impl Board {
-    /// Everything that people are asked, by every run of this workspace that can be read.
+    /// Returns all pending gates of this workspace's readable runs.
     pub fn gates(&self) -> Vec<Gate> {
         let asked = |id: RunId| {
             let open = self.opened(&id).ok()?;

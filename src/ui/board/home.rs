@@ -1,16 +1,16 @@
-//! Whose a run is: it belongs to the workspace that it was begun in. Where runs of several are kept
-//! together, each is told from those of others.
+//! Ownership of runs: a run belongs to the workspace in which it was started. If one directory
+//! holds the runs of several workspaces, this module distinguishes them.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Origin;
 
-/// What a run tells of where it was begun.
+/// A run's record of the place where it was started.
 pub struct Birth {
-    /// Its directory, from the workspace where it lies inside.
+    /// Its directory; relative if it lies inside the workspace.
     pub run_root: String,
-    /// The workspace, where it does not.
+    /// The workspace, if its directory lies outside.
     pub workspace: Option<String>,
 }
 
@@ -19,15 +19,15 @@ impl Birth {
         Birth { run_root: origin.run_root.clone(), workspace: origin.workspace.clone() }
     }
 
-    /// The workspace of the run in `root`, if it is not this one. A run that does not tell is taken
-    /// to be of this.
+    /// Returns the workspace of the run in `root`, if it is not this one. A run without a record
+    /// counts as a run of this workspace.
     pub fn elsewhere(&self, here: &Path, root: &Path) -> Option<PathBuf> {
         let home = self.home(root)?;
         (!is_same(&home, here)).then_some(home)
     }
 
-    /// The workspace that a run was begun in, as it tells. Its directory tells it where it lies
-    /// inside; so a workspace may be moved, or be mounted under several names.
+    /// Returns the workspace in which a run was started. For a run inside its workspace, its
+    /// directory determines it, so a workspace may be moved or mounted under several names.
     fn home(&self, root: &Path) -> Option<PathBuf> {
         if let Some(workspace) = &self.workspace {
             return Some(PathBuf::from(workspace));
@@ -39,7 +39,7 @@ impl Birth {
     }
 }
 
-/// Whether two paths lead to one directory.
+/// Returns true if two paths lead to the same directory.
 fn is_same(one: &Path, other: &Path) -> bool {
     let which = |path: &Path| path.metadata().ok().map(|known| (known.dev(), known.ino()));
     one == other || which(one).is_some_and(|one| Some(one) == which(other))

@@ -1,4 +1,4 @@
-//! The last thing that something which is being executed has said.
+//! Finds the latest output of a running execution.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use super::one_line;
 use crate::provider::{Kind, Stream};
 
-/// What was printed last to one of these logs; of an agent, what it said or did last.
+/// Returns the last line in one of these logs; for an agent with streamed output, its last message
+/// or action.
 pub fn last_said(logs: &[PathBuf], adapter: Kind) -> Option<String> {
     if !adapter.is_stream() {
         return logs.iter().find_map(|log| last_line(log));
@@ -17,7 +18,7 @@ pub fn last_said(logs: &[PathBuf], adapter: Kind) -> Option<String> {
     turn.lines().next_back().map(one_line)
 }
 
-/// The last line of a log that is being written.
+/// Returns the last line of a log that is being written.
 fn last_line(path: &Path) -> Option<String> {
     let text = end_of(path, 512)?;
     text.lines().rev().find(|line| !line.trim().is_empty()).map(one_line)

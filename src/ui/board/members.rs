@@ -1,5 +1,5 @@
-//! Who lives. A process of this machine runs or does not; a process of another machine is judged by
-//! the age of its last heartbeat.
+//! Judges which members are alive. A process of this machine runs or does not; a process of another
+//! machine is judged by the age of its last heartbeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,30 +12,30 @@ use crate::queue::{FsQueue, Queue};
 use crate::time::Time;
 use crate::ui::text::whole_seconds;
 
-/// The interval and the lease of a member that does not state its own: those of a network volume,
-/// because only members of other machines are judged by them.
+/// Interval and lease of a member that does not state its own: those of a network volume, because
+/// only members of other machines are judged by them.
 const BEAT_MS: u64 = 10_000;
 const LEASE_MS: u64 = 60_000;
-/// How much later than it should a heartbeat may come.
+/// Tolerated delay of a heartbeat.
 const LATE_MS: u64 = 1_000;
-/// How far a heartbeat may lie in the future of the volume's clock before the age counts as
-/// unknown: then the volume has no clock of its own.
+/// Tolerated offset of a heartbeat into the future of the volume's clock. Beyond it, the age counts
+/// as unknown: the volume has no clock of its own.
 const AHEAD_MS: i64 = 2_000;
 
-/// Whether a member lives, as far as this process can know at once. Ages are those of the last
-/// heartbeat, in milliseconds, where the member is judged by it.
+/// Liveness of a member, as far as this process can determine it at once. Ages are those of the
+/// last heartbeat, in milliseconds, if the member is judged by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Its process runs on this machine, or its last heartbeat is recent.
     Alive { age_ms: Option<u64> },
     /// Its process is stopped, or two heartbeats are overdue. It keeps its tasks until its lease
-    /// is over.
+    /// expires.
     Silent { age_ms: Option<u64> },
-    /// A member of another machine whose lease is over. Other members take its tasks.
+    /// A member of another machine whose lease has expired. Other members take its tasks.
     Expired { age_ms: u64 },
     /// Its process is gone from this machine.
     Dead,
-    /// A member of another machine, of which no heartbeat can be read.
+    /// A member of another machine whose heartbeat cannot be read.
     Unknown,
 }
 
@@ -49,7 +49,7 @@ impl Life {
         }
     }
 
-    /// The word, and the age of the last heartbeat where that is known.
+    /// Returns the word and, if known, the age of the last heartbeat.
     pub fn label(self) -> String {
         match self.age_ms() {
             Some(age) => format!("{}, last heartbeat {} ago", self.word(), whole_seconds(age)),
@@ -57,7 +57,7 @@ impl Life {
         }
     }
 
-    /// How old the last heartbeat is, where the member is judged by it.
+    /// Returns the age of the last heartbeat, if the member is judged by it.
     pub fn age_ms(self) -> Option<u64> {
         match self {
             Life::Alive { age_ms } | Life::Silent { age_ms } => age_ms,
@@ -70,7 +70,7 @@ impl Life {
         matches!(self, Life::Alive { .. })
     }
 
-    /// Whether it is shown as dead.
+    /// Returns true if it is displayed as dead.
     pub fn is_over(self) -> bool {
         matches!(self, Life::Expired { .. } | Life::Dead)
     }
@@ -85,7 +85,7 @@ impl Serialize for Life {
     }
 }
 
-/// A member, as it is shown.
+/// View model of a member.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerView {
     pub worker: String,
@@ -96,21 +96,21 @@ pub struct WorkerView {
     pub pid: u32,
     pub started_at: String,
     pub concurrency: u32,
-    /// The one run that it drives, where it takes no other.
+    /// The only run that it drives, if it is restricted to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// Tasks that it holds.
+    /// Number of tasks that it holds.
     pub claims: usize,
     pub version: String,
-    /// By the clock of the volume, for people.
+    /// By the clock of the volume, for display only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_beat: Option<String>,
-    /// How old the last heartbeat is by the volume's clock, where the member is judged by it.
+    /// Age of the last heartbeat by the volume's clock, if the member is judged by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_age_ms: Option<u64>,
 }
 
-/// Everybody who registered, and everybody who holds a task.
+/// All registered members, and all holders of tasks.
 #[derive(Default)]
 pub struct Members {
     known: BTreeMap<String, (Option<Registration>, Life)>,
@@ -119,7 +119,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// Judges every member at once, with what was seen before.
+    /// Judges every member at once, using earlier observations.
     pub(super) fn look(
         queue: &FsQueue,
         holders: BTreeSet<String>,
@@ -158,7 +158,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Whether somebody lives; whoever is not known has left or was never there.
+    /// Returns the liveness of a member; `Unknown` if it has left or never existed.
     pub fn life(&self, worker: &str) -> Life {
         self.known.get(worker).map_or(Life::Unknown, |(_, life)| *life)
     }
@@ -167,7 +167,7 @@ impl Members {
         self.known.get(worker).and_then(|(registration, _)| registration.as_ref())
     }
 
-    /// All who registered, by agent.
+    /// Returns all registered members, sorted by agent.
     pub fn views(&self) -> impl Iterator<Item = WorkerView> {
         let mut views: Vec<WorkerView> = self
             .known
@@ -198,7 +198,8 @@ impl Members {
         }
     }
 
-    /// Those who may take a task of this agent: not dead, and not about to end.
+    /// Returns the members that may take a task of this agent: alive or unknown, not draining, and
+    /// not restricted to one run.
     pub fn serving(&self, agent: &str) -> impl Iterator<Item = WorkerView> {
         self.views().filter(move |member| {
             let takes_new = !member.draining && member.run.is_none();
@@ -207,7 +208,7 @@ impl Members {
         })
     }
 
-    /// Who served this agent last and is dead.
+    /// Returns the dead member that served this agent last.
     pub fn last_dead(&self, agent: &str) -> Option<WorkerView> {
         self.views()
             .filter(|member| member.agent == agent && member.life.is_over())
@@ -232,8 +233,8 @@ fn judge_process(
     }
 }
 
-/// Judges a member of another machine by the age of its last heartbeat, and by its own interval
-/// and lease.
+/// Judges a member of another machine by the age of its last heartbeat, and by its own interval and
+/// lease.
 fn judge_heartbeat(age_ms: Option<u64>, member: Option<&Registration>) -> Life {
     let Some(age_ms) = age_ms else { return Life::Unknown };
     let beat_ms = member.and_then(|member| member.beat_ms).unwrap_or(BEAT_MS);
@@ -247,7 +248,8 @@ fn judge_heartbeat(age_ms: Option<u64>, member: Option<&Registration>) -> Life {
     }
 }
 
-/// The age of a heartbeat, both times by the volume's clock.
+/// Returns the age of a heartbeat; both times are by the volume's clock. `None` if it lies too far
+/// in the future.
 fn age_ms(written_ms: i64, now_ms: i64) -> Option<u64> {
     match now_ms.saturating_sub(written_ms) {
         ahead if ahead < -AHEAD_MS => None,

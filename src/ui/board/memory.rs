@@ -1,8 +1,8 @@
-//! What was seen before and has not changed since, so that looking again costs little.
+//! Cache of earlier scans, so that repeated scans are cheap.
 //!
-//! **Invariant:** something is remembered only by the stamps of the files that it was read from,
-//! and only if those were not touched just now: a change in the same tick of the clock would leave
-//! the same stamp.
+//! **Invariant:** a cached value is valid only for the stamps of the files it was read from, and it
+//! is cached only if those were not modified just now: another change in the same clock tick would
+//! leave the same stamp.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,12 +20,12 @@ use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workflow::Plan;
 
-/// A file touched later than this may be touched again without a trace.
+/// A file modified less than this long ago may change again without a new stamp.
 const TICK_MS: u64 = 100;
-/// How long this machine's clock counts on from what the volume's clock said.
+/// Time for which this machine's clock extrapolates the volume's clock.
 const CLOCK_GOOD_FOR: Duration = Duration::from_secs(60);
 
-/// By what a change of a file is known.
+/// Identifies a version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     path: PathBuf,
@@ -35,7 +35,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of a file; nothing, if it is not there or was touched just now.
+    /// Returns the stamp of a file; `None` if it does not exist or was modified just now.
     fn of(path: &Path, now: Time) -> Option<Stamp> {
         let file = std::fs::metadata(path).ok()?;
         let touched = Time(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000);
@@ -48,34 +48,34 @@ impl Stamp {
     }
 }
 
-/// An inbox: the tasks that wait, in the order of claims, and how many files were dropped.
+/// An inbox: the waiting tasks in claim order, and the number of dropped files.
 #[derive(Default)]
 pub struct Waiting {
     pub names: Vec<TaskName>,
     pub dropped: usize,
 }
 
-/// What was seen of the beat of a member on another machine.
+/// Observation of the heartbeat of a member on another machine.
 struct Heard {
     beat: Option<Vec<u8>>,
-    /// When it was seen to change.
+    /// Time of the last observed change.
     moved: Option<Instant>,
 }
 
-/// A run that is not over, and its plan.
+/// A run that has not ended, and its plan.
 type Opened = Arc<(Plan, Run)>;
 
-/// What one who looks again and again remembers.
+/// The cache of a process that scans repeatedly.
 #[derive(Default)]
 pub struct Memory {
     over: Mutex<HashMap<RunId, (Stamp, RunView)>>,
     open: Mutex<HashMap<RunId, (Vec<Stamp>, Opened)>>,
     inboxes: Mutex<HashMap<String, (Stamp, Arc<Waiting>)>>,
     counts: Mutex<HashMap<PathBuf, (Stamp, usize)>>,
-    /// The runs that tasks are, by their files. A name is never used again.
+    /// The runs that tasks represent, by file name. A name is never reused.
     pub(super) runs: Mutex<HashMap<String, Option<RunId>>>,
     beats: Mutex<HashMap<String, Heard>>,
-    /// The volume's clock in milliseconds, and when it said so.
+    /// The volume's clock in milliseconds, and the time of that reading.
     clock: Mutex<Option<(i64, Instant)>>,
 }
 
@@ -84,13 +84,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Memory {
-    /// A run that is over, as it was shown before.
+    /// Returns the cached view of an ended run.
     pub(super) fn over(&self, id: &RunId, state: &Path) -> Option<RunView> {
         let stamp = Stamp::of(state, SystemClock.now())?;
         lock(&self.over).get(id).filter(|(known, _)| *known == stamp).map(|(_, view)| view.clone())
     }
 
-    /// The stamp must have been taken before the file was read.
+    /// Caches the view of an ended run. The stamp must have been taken before the file was read.
     pub(super) fn keep_over(&self, id: &RunId, stamp: Option<Stamp>, view: &RunView) {
         if let Some(stamp) = stamp {
             lock(&self.over).insert(id.clone(), (stamp, view.clone()));
@@ -101,8 +101,7 @@ impl Memory {
         Stamp::of(path, SystemClock.now())
     }
 
-    /// A run that is not over: what it is made of, read again only if a journal or its state was
-    /// written.
+    /// Returns a run that has not ended; reads it again only if a journal or its state was written.
     pub(super) fn open<E>(
         &self,
         id: &RunId,
@@ -122,7 +121,7 @@ impl Memory {
         Ok(run)
     }
 
-    /// What waits in an inbox.
+    /// Returns the content of an inbox.
     pub(super) fn waiting(&self, queue: &FsQueue, agent: &str) -> io::Result<Arc<Waiting>> {
         let dir = queue.layout.inbox(agent);
         let stamp = Memory::stamp(&dir);
@@ -139,7 +138,7 @@ impl Memory {
         Ok(waiting)
     }
 
-    /// How many there are in a directory, counted by `count`.
+    /// Returns the number of entries in a directory, computed by `count` if it is not cached.
     pub(super) fn count(
         &self,
         dir: &Path,
@@ -158,8 +157,8 @@ impl Memory {
         Ok(count)
     }
 
-    /// How many milliseconds ago a heartbeat was seen to change, by this machine's clock; nothing,
-    /// as long as no change was seen.
+    /// Returns the milliseconds since the last observed change of a heartbeat, by this machine's
+    /// clock; `None` if no change has been observed.
     pub(super) fn beat_moved_ms(&self, who: &str, now: Option<Vec<u8>>) -> Option<u64> {
         let mut beats = lock(&self.beats);
         let Some(heard) = beats.get_mut(who) else {
@@ -172,8 +171,8 @@ impl Memory {
         heard.moved.and_then(|moved| u64::try_from(moved.elapsed().as_millis()).ok())
     }
 
-    /// What the volume's clock says now. Asks the volume seldom and counts on by this machine's
-    /// own clock; nothing, where this process may not write there.
+    /// Returns the current time of the volume's clock. Asks the volume rarely and extrapolates with
+    /// this machine's clock; `None` if this process may not write to the volume.
     pub(super) fn volume_now_ms(&self, queue: &FsQueue) -> Option<i64> {
         let mut clock = lock(&self.clock);
         if clock.is_none_or(|(_, asked)| asked.elapsed() > CLOCK_GOOD_FOR) {
@@ -184,7 +183,7 @@ impl Memory {
     }
 }
 
-/// The stamps of the files that say where a run stands, or nothing if one was touched just now.
+/// Returns the stamps of the files with a run's state; `None` if one was modified just now.
 fn of_run(root: &Path) -> Option<Vec<Stamp>> {
     let now = SystemClock.now();
     let entries = std::fs::read_dir(root).ok()?.flatten();
@@ -195,7 +194,7 @@ fn of_run(root: &Path) -> Option<Vec<Stamp>> {
     names.iter().map(|name| Stamp::of(&root.join(name), now)).collect()
 }
 
-/// How many files people dropped into an inbox and nobody has taken in yet.
+/// Returns the number of files that users dropped into an inbox and that were not accepted yet.
 pub(super) fn dropped_in(inbox: &Path) -> usize {
     let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
     entries.filter(|entry| is_dropped(&entry.file_name())).count()

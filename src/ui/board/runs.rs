@@ -1,4 +1,4 @@
-//! Runs: where each one really stands, who drives it, and what its steps are doing.
+//! View models of runs: their actual state, their owner, and the state of their steps.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,27 +27,28 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Isolation, Step};
 use crate::worktree::Waiter;
 
-/// How many of the latest events are shown.
+/// Number of latest events to show.
 const EVENTS: usize = 5;
 
-/// Where a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// Somebody drives it.
+    /// A process drives it.
     Running,
     /// It waits for a coordinator, or for its turn to change the checkout.
     Queued,
-    /// A coordinator of another machine has it, of which no sign of life was seen.
+    /// Its coordinator may be dead (no recent heartbeat), or waits for a process that holds the
+    /// run's lock.
     Doubtful,
-    /// It is not over, and nobody drives it.
+    /// It has not ended, and no process drives it.
     Stopped,
-    /// It waits for a person.
+    /// It waits for a user.
     Paused,
     Completed,
     Failed,
     Cancelled,
-    /// A step of it failed, and it waits to be taken up there.
+    /// One of its steps failed, and it waits to be resumed there.
     Blocked,
     /// Its files cannot be read.
     Damaged,
@@ -86,42 +87,42 @@ impl Standing {
         }
     }
 
-    /// Nothing more will happen to the run unless somebody asks for it.
+    /// Returns true if the run changes only on request.
     pub fn is_over(self) -> bool {
         use Standing::{Blocked, Cancelled, Completed, Failed};
         matches!(self, Completed | Failed | Cancelled | Blocked)
     }
 
-    /// Its time does not run: it is over, or nobody drives it and it waits for nobody.
+    /// Returns true if its duration does not grow: it has ended, was stopped, or is unreadable.
     pub fn rests(self) -> bool {
         self.is_over() || self == Standing::Stopped || !self.is_known()
     }
 
-    /// Its files tell how it stands.
+    /// Returns true if its files show its state.
     pub fn is_known(self) -> bool {
         !matches!(self, Standing::Damaged | Standing::Unreadable)
     }
 
-    /// How a run stands that cannot be read.
+    /// Returns the state of a run that cannot be read.
     pub fn of_unread(error: &open::OpenError) -> Standing {
         if error.is_forbidden() { Standing::Unreadable } else { Standing::Damaged }
     }
 }
 
-/// Who drives a run.
+/// The process that drives a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Owner {
     /// A process that was started for this run.
     Process { pid: Option<u32> },
-    /// Whoever holds the run's task.
+    /// The coordinator that holds the run's task.
     Coordinator { worker: String, host: Option<String>, pid: Option<u32>, life: Life },
     /// A coordinator holds its task, and waits for a process that still has the run's lock: one
-    /// that lost the run and was paused before it could hear of that.
+    /// that lost the run and was paused before it could notice.
     Locked { worker: String, host: Option<String>, pid: u32 },
     /// It waits in `inbox/coordinator`.
     Queue { ahead: usize, coordinators: usize, paused: Option<String> },
-    /// Nobody, and why whoever drove it let it go, if that is known.
+    /// No process; and the reason why the last owner released it, if known.
     Nobody {
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
@@ -130,59 +131,60 @@ pub enum Owner {
 
 const NOBODY: Owner = Owner::Nobody { reason: None };
 
-/// A run, as it is shown.
+/// View model of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunView {
     pub run_id: String,
     pub run_root: String,
     pub state: Standing,
-    /// What its files say, which may be older than the death of whoever wrote them.
+    /// Status in its files, which may predate the death of their writer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<RunStatus>,
     pub owner: Owner,
-    /// Whom it waits for until it may change the checkout.
+    /// The run that it waits for until it may change the checkout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_after: Option<String>,
-    /// It waits for people alone, and one has answered, which nobody who drives it has seen yet.
+    /// True if it waits only for users, and has an answer that no process that drives it has seen
+    /// yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
     pub fleet: bool,
     pub workflow_file: String,
-    /// The id of its work item.
+    /// ID of its work item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bead: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Time>,
-    /// Where control is.
+    /// The current steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     pub failed_steps: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Every step has had its turn: there is nothing to go on with.
+    /// True if every step has been visited: there is nothing to resume.
     #[serde(skip)]
     pub through: bool,
-    /// The workspace that it is of, where that is another: only there anything is done with it.
+    /// The workspace that it belongs to, if it is another one; commands on the run work only there.
     #[serde(rename = "workspace", skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<PathBuf>,
-    /// What helps if it is damaged.
+    /// The remedy if it is damaged.
     #[serde(skip)]
     pub cure: open::Cure,
-    /// Its workflow was changed since it began.
+    /// True if its workflow has changed since it started.
     #[serde(skip)]
     pub changed: bool,
-    /// How many processes of it go on although nobody drives it.
+    /// Number of its processes that still run although no process drives it.
     #[serde(skip_serializing_if = "is_none")]
     pub left_behind: usize,
-    /// What its author calls a step.
+    /// The author's term for a step.
     #[serde(skip)]
     pub unit: &'static str,
 }
 
 impl RunView {
-    /// What it is a run of: the workflow by this name, and the work item it is for.
+    /// Describes the run: the workflow by this name, and its work item.
     pub fn what(&self, file: &str) -> String {
         match &self.bead {
             Some(bead) => format!("{file} for {bead}"),
@@ -190,8 +192,8 @@ impl RunView {
         }
     }
 
-    /// Whether `retry` continues the run: it is neither complete nor driven, and waits for no
-    /// person. That includes a run whose gate was answered while no process drove it.
+    /// Returns true if `retry` continues the run: it is neither complete nor driven, and does not
+    /// wait for a user. That includes a run whose gate was answered while no process drove it.
     pub fn can_continue(&self) -> bool {
         match self.state {
             Standing::Stopped | Standing::Failed | Standing::Cancelled | Standing::Blocked => {
@@ -202,7 +204,8 @@ impl RunView {
         }
     }
 
-    /// Whether somebody drives it, or is about to. One that waits for a person may be held too.
+    /// Returns true if a process drives it or is about to. A run that waits for a user may have an
+    /// owner too.
     pub fn is_driven(&self) -> bool {
         match self.state {
             Standing::Running | Standing::Queued | Standing::Doubtful => true,
@@ -216,16 +219,16 @@ impl RunView {
     }
 }
 
-/// A run with its steps and what happened to it last.
+/// A run with its steps and its latest events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDetail {
     #[serde(flatten)]
     pub run: RunView,
-    /// What asking providers has cost.
+    /// Total usage of providers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<RunSpent>,
     pub steps: Vec<StepView>,
-    /// The step that it failed at last, which may be of an item that is over.
+    /// The last failed step, which may belong to an ended item.
     #[serde(skip)]
     pub failed: Option<StepView>,
     pub events: Vec<EventView>,
@@ -237,27 +240,27 @@ pub struct EventView {
     pub text: String,
 }
 
-/// What a step is doing.
+/// State of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepShown {
     Pending,
-    /// Its turn has come.
+    /// It is next.
     Ready,
-    /// It is on record as a task that its coordinator has not published yet.
+    /// It is recorded as a task that its coordinator has not published yet.
     Unpublished,
     Running,
-    /// It waits as a task for a worker.
+    /// Its task waits for a worker.
     Waiting,
-    /// Its task is over, and nobody has taken the result in yet.
+    /// Its task has ended, and the run has not recorded the result yet.
     Ended,
-    /// Its task is nowhere: it is put out again when somebody drives the run.
+    /// Its task is missing; the next process that drives the run enqueues it again.
     Lost,
-    /// It ran when whoever drove the run went away.
+    /// It was running when the process that drove the run ended.
     Interrupted,
-    /// It failed, and the next attempt waits.
+    /// It failed, and waits for its next attempt.
     Resting,
-    /// It failed, and a person is asked what follows.
+    /// It failed, and a user is asked how to continue; or it waits at a gate.
     Asking,
     Completed,
     Failed,
@@ -286,7 +289,7 @@ impl StepShown {
         }
     }
 
-    /// How a step is shown whose visit is over.
+    /// Returns the state of a step whose visit has ended.
     pub fn settled(status: StepStatus) -> StepShown {
         match status {
             StepStatus::Completed => StepShown::Completed,
@@ -296,30 +299,30 @@ impl StepShown {
         }
     }
 
-    /// Nothing more happens in this visit of the step.
+    /// Returns true if this visit of the step has ended.
     pub fn is_over(self) -> bool {
         use StepShown::{Completed, Failed, Skipped, Unreached};
         matches!(self, Completed | Failed | Skipped | Unreached)
     }
 }
 
-/// A step, as it is shown.
+/// View model of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepView {
     pub step: String,
-    /// How many loops and rounds are around it.
+    /// Number of loops and rounds around it.
     pub depth: usize,
-    /// What it is called in the innermost.
+    /// Its name in the innermost block.
     #[serde(skip)]
     pub name: String,
     pub state: StepShown,
-    /// Where control is.
+    /// True if the run is currently at this step.
     pub current: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pub attempt: u32,
-    /// How often the attempt was taken up by workers, where that was more than once.
+    /// Number of times that workers executed the attempt, if more than once.
     #[serde(skip_serializing_if = "is_zero")]
     pub executions: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -328,54 +331,54 @@ pub struct StepView {
     pub started_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// When the next attempt is due.
+    /// Time of the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
     /// The files it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// The worktree it waits for, and who has it.
+    /// The worktree it waits for, and its holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for_worktree: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The error is that of a spell, which the run keeps as it was.
+    /// True if the error is in a spell; the run keeps its own copy of that spell.
     #[serde(skip)]
     pub of_spell: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
-    /// What asking a provider has cost, over all attempts.
+    /// Usage of a provider over all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Spent>,
-    /// The item that it is about, in a loop over items.
+    /// Its item, in a loop over items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
-    /// How many rounds were begun.
+    /// Number of rounds that were started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,
-    /// What a person is asked.
+    /// The question to a user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
-    /// That was answered, which whoever drives the run has not seen yet.
+    /// True if the question has an answer that the process that drives the run has not seen yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
-    /// Nobody answered that in time; whoever drives the run next fails the step.
+    /// True if the question has expired; the next process that drives the run fails the step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
-    /// It completed before the run was last resumed, and was not executed again.
+    /// True if it completed before the run was last resumed, and was not executed again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub completed_before: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_cause: Option<SkipCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// How it stands with its provider, where it waits because of that.
+    /// State of its provider, if the step waits because of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<String>,
-    /// The nodes before it that have not settled.
+    /// The unsettled nodes before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// What it printed last, while it is being executed or before it failed.
+    /// Its last output, while it is running or before it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -383,7 +386,7 @@ pub struct StepView {
 }
 
 impl StepView {
-    /// It was executed, and skipped when it was visited again.
+    /// Returns true if it was executed, and skipped at a later visit.
     pub fn is_passed_over(&self) -> bool {
         self.state == StepShown::Skipped && self.attempt > 0
     }
@@ -397,7 +400,7 @@ fn is_none(number: &usize) -> bool {
     *number == 0
 }
 
-/// What is told of processes that go on.
+/// Describes the number of remaining processes.
 pub fn still_run(left: usize) -> String {
     match left {
         1 => "1 process of it still runs".to_owned(),
@@ -405,11 +408,11 @@ pub fn still_run(left: usize) -> String {
     }
 }
 
-/// How many processes of a run go on although whoever drove it is gone. What goes on of a run of a
-/// fleet is its workers' own.
+/// Returns the number of a run's processes that still run although no process drives it. Processes
+/// of a fleet's run belong to its workers and are not counted.
 pub fn left_behind(run: &RunView) -> usize {
     match run.state {
-        // One that is damaged may be driven all the same.
+        // A damaged run may still be driven.
         Standing::Damaged if !matches!(run.owner, Owner::Nobody { .. }) => 0,
         Standing::Stopped | Standing::Damaged if !run.fleet => {
             exec::left_behind(&format!("{}/", run.run_id))
@@ -418,17 +421,17 @@ pub fn left_behind(run: &RunView) -> usize {
     }
 }
 
-/// How far a loop has come.
+/// Progress of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Items {
     pub total: usize,
-    /// The item where control is; the number of items when all are done.
+    /// The current item; equals the number of items when all are done.
     pub current: usize,
     pub failed: usize,
 }
 
 impl Items {
-    /// It, in a few words.
+    /// Describes the progress in a few words.
     pub fn words(self) -> String {
         let Items { total, current, failed } = self;
         match failed {
@@ -438,7 +441,7 @@ impl Items {
     }
 }
 
-/// What every `state.json` says.
+/// Common fields of every `state.json`.
 #[derive(Deserialize)]
 struct Head {
     status: RunStatus,
@@ -458,14 +461,14 @@ struct Head {
     workspace: Option<String>,
 }
 
-/// What a `state.json` says of what its run was started for.
+/// The part of a `state.json` that describes the request.
 #[derive(Default, Deserialize)]
 struct HeadRequest {
     #[serde(default)]
     bead: Option<serde_json::Value>,
 }
 
-/// The id of a work item.
+/// Returns the ID of a work item.
 fn bead_id(bead: Option<&serde_json::Value>) -> Option<String> {
     bead?.get("id")?.as_str().map(str::to_owned)
 }
@@ -475,8 +478,8 @@ impl Board {
         self.state_dir.join(id.as_str())
     }
 
-    /// A run, without its steps. The state of one that is over is taken from `state.json`, which
-    /// is always written at the end, if its workflow is there; of any other the journal is asked
+    /// Returns a run without its steps. The state of an ended run comes from `state.json`, which is
+    /// always written at the end, if its workflow exists; for any other run, the journal is read
     /// too.
     pub fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
@@ -514,12 +517,12 @@ impl Board {
         }
     }
 
-    /// A run that cannot be read, as far as it can be.
+    /// Returns the readable part of a damaged run.
     pub fn damaged(&self, id: &RunId, error: &open::OpenError) -> RunView {
         RunView { state: Standing::of_unread(error), ..self.run(id) }
     }
 
-    /// The same where its state does not say that it is over.
+    /// Returns the readable part of a run whose state does not show that it has ended.
     fn unopened(&self, id: &RunId, error: &open::OpenError) -> RunView {
         let root = self.run_root(id);
         let origin = open::origin(&root);
@@ -535,12 +538,12 @@ impl Board {
         }
     }
 
-    /// The workspace of a run, if it is another than this.
+    /// Returns the workspace of a run, if it is not this one.
     pub(super) fn elsewhere(&self, origin: &Origin, root: &Path) -> Option<PathBuf> {
         Birth::of(origin).elsewhere(self.workspace.root(), root)
     }
 
-    /// A run of which nothing is known yet.
+    /// Returns a view of a run with all fields unknown.
     fn unread(&self, id: &RunId, root: &Path) -> RunView {
         let run_root = root.strip_prefix(self.workspace.root()).unwrap_or(root);
         RunView {
@@ -607,7 +610,7 @@ impl Board {
         }
     }
 
-    /// Who drives a run that is not over.
+    /// Returns the owner of a run that has not ended.
     fn owner(&self, id: &RunId, root: &Path, fleet: bool) -> Owner {
         if let Some(place) = self.runs.get(id.as_str()).filter(|_| fleet) {
             return locked(self.holder(place, id), root);
@@ -615,13 +618,14 @@ impl Board {
         if let Some(holder) = lock::held_by(root) {
             return Owner::Process { pid: holder.pid };
         }
-        // It may have been put out since the others were looked at.
+        // It may have been enqueued since the scan.
         let again = self.queue.as_ref().filter(|_| fleet);
         let place = again.and_then(|queue| run_task::find(queue, id).ok().flatten());
         place.map_or(NOBODY, |place| self.holder(&place, id))
     }
 
-    /// Whom a run of a fleet that changes the checkout waits for; nobody, if it has its turn.
+    /// Returns the run that a fleet's run waits for before it may change the checkout; `None` if it
+    /// has its turn or the checkout is free.
     fn turn_after(&self, id: &str) -> Option<String> {
         match &self.turn {
             Some(holder) if holder.batch == id => return None,
@@ -632,7 +636,7 @@ impl Board {
         Some(format!("a run of {local}"))
     }
 
-    /// Whether a run that took its turn is not over, or workers are still at it.
+    /// Returns true if a run that holds the turn has not ended, or workers still execute its steps.
     fn has_turn(&self, holder: &TurnHolder) -> bool {
         self.runs.contains_key(&holder.batch) || self.is_at_work(holder)
     }
@@ -642,8 +646,8 @@ impl Board {
         checkout::is_at_work(queue, &self.workspace, holder).unwrap_or(true)
     }
 
-    /// The run of a fleet that has its turn to change the checkout and goes on: somebody drives it
-    /// or will, or workers are at it.
+    /// Returns the fleet's run that holds the turn and is active: a coordinator drives it or will,
+    /// or workers execute its steps.
     pub fn run_with_turn(&self) -> Option<String> {
         let holder = self.turn.as_ref()?;
         let place = self.runs.get(&holder.batch);
@@ -665,7 +669,7 @@ impl Board {
             Ok(PlaceView::Waiting { ahead, workers, paused, .. }) => {
                 Owner::Queue { ahead, coordinators: workers, paused }
             }
-            // What a person stopped needs no reason.
+            // A run that a user stopped needs no reason.
             Ok(PlaceView::Failed(ended)) if ended.message != "stopped" => {
                 Owner::Nobody { reason: Some(ended.message) }
             }
@@ -673,7 +677,7 @@ impl Board {
         }
     }
 
-    /// A run with its steps. The error says why it cannot be read.
+    /// Returns a run with its steps. The error states why it cannot be read.
     pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
         let root = self.run_root(id);
         let open = self.opened(id)?;
@@ -696,7 +700,7 @@ impl Board {
         Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, failed, events })
     }
 
-    /// Whether the workflow of a run is another by now. One that is gone, or built in, is not.
+    /// Returns true if the workflow of a run has changed. A missing or built-in workflow has not.
     fn is_changed(&self, run: &Run) -> bool {
         let file = self.workspace.root().join(&run.origin.workflow_file);
         let bytes = disk::machine().read(&file).ok();
@@ -705,7 +709,7 @@ impl Board {
         })
     }
 
-    /// A step as a person names it, also of an item that is over.
+    /// Finds a step by the name that a user typed, even in an ended item.
     pub fn step(&self, id: &RunId, name: &str) -> Option<StepView> {
         let open = self.opened(id).ok()?;
         let (plan, run) = (&open.0, &open.1);
@@ -714,29 +718,29 @@ impl Board {
         Some(self.walk(plan, run, state).step(&at, run.slot(&at)?))
     }
 
-    /// A walk over the steps of a run that stands so.
+    /// Returns a walk over the steps of a run in this state.
     pub fn walk<'a>(&'a self, plan: &'a Plan, run: &'a Run, state: Standing) -> Walk<'a> {
         let driven = matches!(state, Standing::Running | Standing::Doubtful);
         Walk { board: self, plan, run, driven, here: run.positions() }
     }
 
-    /// The run itself and its plan, for those who show more than the board.
+    /// Reads the run and its plan, for callers that need more than the view.
     pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look(&self.workspace, &self.run_root(id))
     }
 
-    /// The same where the journal alone can be read, for those who show what happened.
+    /// Like [`Board::open`], from the journal alone, for callers that show events.
     pub fn open_by_journal(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look_by_journal(&self.workspace, &self.run_root(id))
     }
 
-    /// The same as it was seen before, if nothing was written since.
+    /// Like [`Board::open`], but cached until a file of the run is written.
     pub(super) fn opened(&self, id: &RunId) -> Result<Arc<(Plan, Run)>, open::OpenError> {
         let root = self.run_root(id);
         self.memory.open(id, &root, || open::look(&self.workspace, &root))
     }
 
-    /// Where a task of a run is; an error of the volume is nowhere.
+    /// Finds the task of a run; `None` also for an I/O error.
     fn where_is(&self, run: &RunId, record: &Record) -> Option<TaskView> {
         let task = record.task.as_ref()?;
         let found: io::Result<_> = self.task_of_run(run.as_str(), &task.agent, &task.id);
@@ -744,7 +748,7 @@ impl Board {
     }
 }
 
-/// Whether the holder of a run's task drives it: another process of this machine may have its lock.
+/// Replaces a coordinator by `Owner::Locked` if another process of this machine has the run's lock.
 fn locked(owner: Owner, root: &Path) -> Owner {
     match owner {
         Owner::Coordinator { worker, host, pid: Some(own), life: life @ Life::Alive { .. } } => {
@@ -757,7 +761,7 @@ fn locked(owner: Owner, root: &Path) -> Owner {
     }
 }
 
-/// Where a run stands, from what its files say and who drives it.
+/// Returns the state of a run, from the status in its files and its owner.
 pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
     match (status, owner) {
         (RunStatus::Completed, _) => Standing::Completed,
@@ -777,12 +781,12 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
     }
 }
 
-/// A walk over the steps of a run. Of a loop, the item is shown where control is.
+/// A walk over the steps of a run. For a loop, it shows the current item.
 pub struct Walk<'a> {
     board: &'a Board,
     plan: &'a Plan,
     run: &'a Run,
-    /// Somebody drives the run, or may.
+    /// True if a process drives the run, or may.
     driven: bool,
     here: Vec<Address>,
 }
@@ -796,7 +800,7 @@ impl Walk<'_> {
         into: &mut Vec<StepView>,
     ) {
         for (index, (step, slot)) in block.steps.iter().zip(&body.slots).enumerate() {
-            // What a gate asks is told with its node.
+            // The question of a gate is shown with its node.
             if matches!(step.action, Action::Gate(_)) {
                 continue;
             }
@@ -812,7 +816,7 @@ impl Walk<'_> {
         }
     }
 
-    /// How one step stands, also of an item that is over.
+    /// Returns the view of one step, even in an ended item.
     pub fn step(&self, at: &Address, slot: &Slot) -> StepView {
         let step = at.step_of(self.plan);
         let record = slot.record.as_deref().cloned().unwrap_or_default();
@@ -876,7 +880,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The item of the innermost loop that a step is about.
+    /// Returns the item of the innermost loop around a step.
     fn item(&self, at: &Address) -> Option<String> {
         let ((step, index), outer) = at.loops.split_last()?;
         let around = Address { loops: outer.to_vec(), step: *step };
@@ -887,16 +891,16 @@ impl Walk<'_> {
         Some(one_line(&item.as_str().map_or_else(|| item.to_string(), str::to_owned)))
     }
 
-    /// What a step that is being executed said last.
+    /// Returns the last output of a running step.
     fn said(&self, path: &str, step: &Step) -> Option<String> {
         let logs = self.board.run_root(&self.run.id).join("logs");
         let log = |kind: &str| logs.join(format!("{path}.{kind}"));
         last_said(&[log("stdout"), log("stderr")], self.plan.adapter(step))
     }
 
-    /// Where the gate is at which a node waits for a person.
+    /// Returns the position of the gate at which a node waits for a user.
     fn gate(&self, at: &Address, slot: &Slot) -> Option<Address> {
-        // A merge asks by itself, a gate of a node by a step inside of it.
+        // A merge is its own gate; other nodes have a gate as an inner step.
         if slot.state == StepState::Waiting {
             return Some(at.clone());
         }
@@ -909,13 +913,13 @@ impl Walk<'_> {
         waits.then_some(inner)
     }
 
-    /// What a person is asked at a gate.
+    /// Returns the question of a gate.
     fn asks(&self, gate: &Address) -> Option<String> {
         let record = self.run.slot(gate)?.record.as_ref()?;
         record.gate.as_ref().map(|gate| one_line(&gate.message))
     }
 
-    /// How it stands with the provider of a step whose turn has come, where that is left alone.
+    /// Returns the state of the provider of a step that is next, if the provider is parked.
     fn parked(&self, at: &Address, slot: &Slot) -> Option<String> {
         let due = match slot.state {
             StepState::Ready => true,
@@ -941,7 +945,7 @@ impl Walk<'_> {
         goes_on.then(|| self.board.parked_target(&target, None)).flatten()
     }
 
-    /// The nodes that a node still waits for.
+    /// Returns the nodes that a node still waits for.
     fn needs(&self, at: &Address, slot: &Slot) -> Vec<String> {
         let edges = self.plan.root.edges.as_ref().filter(|_| at.loops.is_empty());
         let Some(edges) = edges.filter(|_| slot.state == StepState::Pending) else {
@@ -974,7 +978,7 @@ impl Walk<'_> {
                 Some(PlaceView::Claimed { life: Life::Dead, .. }) => StepShown::Interrupted,
                 Some(PlaceView::Claimed { .. }) => StepShown::Running,
                 Some(_) => StepShown::Ended,
-                // It is on record before it is put out.
+                // It is recorded before it is enqueued.
                 None if self.driven => StepShown::Unpublished,
                 None => StepShown::Lost,
             },
@@ -983,7 +987,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the run ended by a failure within a loop.
+    /// Returns true if the run ended by a failure within a loop.
     fn failed_within(&self, at: &Address) -> bool {
         let depth = at.loops.len();
         let within = |failed: &Address| {
@@ -1009,7 +1013,7 @@ impl Walk<'_> {
     }
 }
 
-/// What was printed last before an error, where the error does not tell it already.
+/// Returns the last output before an error, if the error's message does not contain it.
 fn last_of(error: &Fault) -> Option<String> {
     let tail = if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
     let line = tail.iter().rev().map(|line| excerpt(line)).find(|line| !line.trim().is_empty())?;
@@ -1017,7 +1021,7 @@ fn last_of(error: &Fault) -> Option<String> {
     (!error.message.contains(&line)).then_some(line)
 }
 
-/// A place in a run as people are told of it: a gate by its node.
+/// Formats a position in a run for users: a gate by its node.
 fn shown_path(plan: &Plan, path: &StepPath) -> String {
     let gate = Address::of(plan, path)
         .is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));

@@ -1,4 +1,4 @@
-//! What asking providers has cost: of a step over all its attempts, and of a run.
+//! Usage of providers: of a step over all its attempts, and of a run.
 
 use serde::Serialize;
 
@@ -7,26 +7,26 @@ use crate::engine::record::Spent;
 use crate::engine::run::Body;
 use crate::provider::{Number, Usage};
 
-/// What a run has cost. What is absent is not known.
+/// Usage of a run. An absent value is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RunSpent {
     #[serde(flatten)]
     pub usage: Usage,
-    /// How many steps have asked a provider, items of loops each by themselves.
+    /// Number of steps that asked a provider; each item of a loop counts.
     pub answers: usize,
-    /// How many of them do not say all of their money, or of their tokens: the sums lack it.
+    /// Numbers of those steps with incomplete costs or tokens: the sums lack them.
     pub cost_unknown: usize,
     pub tokens_unknown: usize,
 }
 
-/// What a step has cost over all its attempts.
+/// Returns the usage of a step over all its attempts.
 pub fn of_step(record: &Record) -> Option<Spent> {
     let usage = record.spent()?;
     let last = record.usage.as_deref().cloned().unwrap_or_default();
     Some(Spent { usage, ..last })
 }
 
-/// What the steps of a run have cost, or nothing if none has asked a provider.
+/// Returns the usage of a run's steps; `None` if none has asked a provider.
 pub fn of_run(body: &Body) -> Option<RunSpent> {
     let mut sum = RunSpent::default();
     add(body, &mut sum);
@@ -43,7 +43,7 @@ fn add(body: &Body, sum: &mut RunSpent) {
     }
 }
 
-/// What is known, in a few words: `1.2k tokens in, 45 out, at least $0.0120`.
+/// Describes the known usage in a few words: `1.2k tokens in, 45 out, at least $0.0120`.
 pub fn words(usage: &Usage) -> String {
     let (read, written) = (tokens(usage, Number::InputTokens), tokens(usage, Number::OutputTokens));
     let words = match (usage.input_tokens, usage.output_tokens) {
@@ -54,7 +54,7 @@ pub fn words(usage: &Usage) -> String {
     format!("{words}, {cost}")
 }
 
-/// The money that is known to have been spent: `at least $0.0120`.
+/// Returns the known cost: `at least $0.0120`.
 pub fn money(usage: &Usage) -> Option<String> {
     usage.cost_usd.map(|cost| at_least(usage, Number::CostUsd, format!("${cost:.4}")))
 }
@@ -68,7 +68,7 @@ fn tokens(usage: &Usage, number: Number) -> String {
     count.map_or("unknown".to_owned(), |count| at_least(usage, number, thousands(count)))
 }
 
-/// A number as it is written, if it is known to be all of it; else at least that.
+/// Returns `known` unchanged if the number is complete; else prefixes "at least".
 pub fn at_least(usage: &Usage, number: Number, known: String) -> String {
     if usage.knows(number) { known } else { format!("at least {known}") }
 }
@@ -82,7 +82,7 @@ fn thousands(count: u64) -> String {
 }
 
 impl RunSpent {
-    /// Adds what one step has cost.
+    /// Adds the usage of one step.
     pub fn add(&mut self, usage: &Usage) {
         let tokens = usage.knows(Number::InputTokens) && usage.knows(Number::OutputTokens);
         self.join(&RunSpent {
@@ -93,7 +93,7 @@ impl RunSpent {
         });
     }
 
-    /// Adds what another run has cost.
+    /// Adds the usage of another run.
     pub fn join(&mut self, other: &RunSpent) {
         match (self.answers, other.answers) {
             (_, 0) => {}
@@ -107,7 +107,7 @@ impl RunSpent {
         }
     }
 
-    /// The same of a run, with what the sums lack.
+    /// Describes the usage of the run, with the numbers of unknown values.
     pub fn words(&self) -> String {
         let of = |unknown: usize, what: &str| {
             (0 < unknown && unknown < self.answers).then(|| format!("{what} of {unknown} unknown"))

@@ -1,4 +1,4 @@
-//! Tasks: where each one is, and who has it.
+//! View models of tasks: their place, and their holder.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,17 +17,17 @@ use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
 use crate::time::Time;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// The batch of what cannot be read, also where none is known yet.
+/// The batch of unreadable tasks; also used where no batch is known yet.
 const NO_BATCH: &str = "unreadable";
 
-/// A task, as it is shown.
+/// View model of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TaskView {
     pub task: String,
     /// `step`, `run` or `free`; empty if it cannot be read.
     pub kind: String,
     pub agent: String,
-    /// The step of a run, the title of a free task, or what its name says.
+    /// The step of a run, the title of a free task, or the label in its name.
     pub label: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
@@ -38,28 +38,28 @@ pub struct TaskView {
     pub crashes: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
-    /// The worktree that whoever claimed it waits for, and who has that.
+    /// The worktree that its worker waits for, and the holder of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for_worktree: Option<String>,
     #[serde(flatten)]
     pub place: PlaceView,
 }
 
-/// Where a task is.
+/// The place of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum PlaceView {
     Waiting {
-        /// How many will be claimed before it.
+        /// Number of tasks that will be claimed before it.
         ahead: usize,
-        /// Living workers that may claim it.
+        /// Live workers that may claim it.
         workers: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         paused: Option<String>,
-        /// How it stands with its provider, where that is left alone.
+        /// State of its provider, if that is parked.
         #[serde(skip_serializing_if = "Option::is_none")]
         parked: Option<String>,
-        /// Who served the agent last, if nobody does: who, and when it was last heard of.
+        /// The worker that served the agent last, if none does now, and its last heartbeat.
         #[serde(skip_serializing_if = "Option::is_none")]
         last: Option<String>,
     },
@@ -70,7 +70,7 @@ pub enum PlaceView {
         host: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
-        /// By the clock of the volume, for people.
+        /// By the clock of the volume, for display only.
         #[serde(skip_serializing_if = "Option::is_none")]
         since: Option<Time>,
     },
@@ -79,14 +79,14 @@ pub enum PlaceView {
     Cancelled(Ended),
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Ended {
     pub worker: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     pub message: String,
-    /// What was printed last before it failed.
+    /// The last output before it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
@@ -104,7 +104,7 @@ impl PlaceView {
 }
 
 impl PlaceView {
-    /// Who has it, or had it last.
+    /// Returns the worker that holds it or held it last.
     pub fn worker(&self) -> Option<&str> {
         match self {
             PlaceView::Waiting { .. } => None,
@@ -116,7 +116,7 @@ impl PlaceView {
     }
 }
 
-/// A task that was looked for: where it is, and in which batch if it has ended.
+/// A task that was found: its place, and its batch if it has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     pub place: Place,
@@ -132,22 +132,22 @@ impl Found {
     }
 }
 
-/// What came of looking for a task by the beginning of its id.
+/// Result of a search for a task by a prefix of its ID.
 #[derive(Debug)]
 pub enum Lookup {
     One(Found),
     None,
-    /// Some of those that it could be.
+    /// The matching IDs.
     Several(Vec<String>),
 }
 
 impl Board {
-    /// Looks for a task, wherever it is, by its id or the beginning of it.
+    /// Finds a task in any place, by its ID or a prefix of it.
     pub fn find_task(&self, prefix: &str) -> io::Result<Lookup> {
         let Some(queue) = self.queue.as_deref() else { return Ok(Lookup::None) };
         for _ in 0..LOOKS {
             let mut found = find(queue, prefix)?;
-            // One that moved while we looked was seen twice; it is where it was seen last.
+            // A task that moved during the search was found twice; the last place counts.
             let mut ids: Vec<TaskId> = found.iter().map(|found| found.id().clone()).collect();
             ids.sort();
             ids.dedup();
@@ -160,7 +160,7 @@ impl Board {
         Ok(Lookup::None)
     }
 
-    /// Dropped files that somebody is taking in, by the ids that their tasks will have.
+    /// Finds dropped files that are being accepted, by the IDs that their tasks will have.
     pub fn find_aside(&self, prefix: &str) -> io::Result<Vec<Aside>> {
         match &self.queue {
             Some(queue) if !prefix.is_empty() => aside_by_id(&queue.layout, prefix),
@@ -168,7 +168,7 @@ impl Board {
         }
     }
 
-    /// Why a dropped file is no task yet.
+    /// Explains why a dropped file is not a task yet.
     pub fn why_aside(&self, aside: &Aside) -> String {
         let Aside { id, agent, source, worker } = aside;
         let head = format!("task {id}, dropped into inbox/{agent} as `{}`,", one_line(source));
@@ -183,7 +183,7 @@ impl Board {
         }
     }
 
-    /// Shows a task that was found.
+    /// Returns the view of a task that was found.
     pub fn task(&self, found: &Found) -> io::Result<TaskView> {
         match &self.queue {
             Some(queue) => self.task_in(queue, found),
@@ -205,7 +205,7 @@ impl Board {
             Place::Claimed { agent, name } => self.claimed(queue, agent, name),
             Place::Ended { end, name, .. } => {
                 let status = queue.status(*end, &found.batch, name)?.unwrap_or_default();
-                // What never became a task says nothing of whom it was for.
+                // A file that never became a task does not name its agent.
                 let of = status.get("agent").and_then(Value::as_str);
                 agent = of.unwrap_or_default().to_owned();
                 ended(*end, name, &status)
@@ -218,7 +218,7 @@ impl Board {
         Ok(view)
     }
 
-    /// How it stands with the provider of a waiting task, where that is left alone.
+    /// Returns the state of a waiting task's provider, if that is parked.
     fn parked(&self, document: &Map<String, Value>, agent: &str) -> Option<String> {
         if self.parked.is_empty() {
             return None;
@@ -227,8 +227,8 @@ impl Board {
         self.parked_target(&target, Some(agent))
     }
 
-    /// The same for what is asked. What counts on one machine holds nothing up where a worker of
-    /// the agent is on a machine without it, nor a local run, which tries.
+    /// Like `parked`, for a target. A suspension on one machine does not count if a worker of the
+    /// agent is on another machine, nor for a local run, which tries anyway.
     pub(super) fn parked_target(&self, target: &Target, agent: Option<&str>) -> Option<String> {
         let held = || self.parked.iter().filter(|parked| parked.holds(target));
         let is_held = |host: &str| held().any(|parked| parked.host.as_deref() == Some(host));
@@ -269,7 +269,7 @@ impl Board {
         }
     }
 
-    /// Where one task of a run is; nothing, if it is nowhere.
+    /// Finds one task of a run; `None` if it is missing.
     pub fn task_of_run(&self, run: &str, agent: &str, id: &str) -> io::Result<Option<TaskView>> {
         let (Some(queue), Some(id)) = (self.queue.as_deref(), TaskId::parse(id)) else {
             return Ok(None);
@@ -278,7 +278,7 @@ impl Board {
         self.task_in(queue, &Found { place, batch: run.to_owned() }).map(Some)
     }
 
-    /// What a task of a run says; nothing, if it is nowhere.
+    /// Returns the document of a run's task; `None` if the task is missing.
     pub fn document_of_run(
         &self,
         run: &str,
@@ -292,8 +292,8 @@ impl Board {
         Ok(queue.read(&place, run)?.map(|task| task.document))
     }
 
-    /// The tasks of an agent that wait or are held, in the order of claims: first those that are
-    /// held. At most `most` of each, and how many there are.
+    /// Returns an agent's claimed and waiting tasks, claimed ones first, in claim order. At most
+    /// `most` of each, and the total number.
     pub fn tasks(&self, agent: &str, most: usize) -> io::Result<(Vec<TaskView>, usize)> {
         let Some(queue) = self.queue.as_deref() else { return Ok((Vec::new(), 0)) };
         let batch = NO_BATCH.to_owned();
@@ -319,8 +319,8 @@ impl Board {
         Ok((views, total))
     }
 
-    /// The tasks in `failed/` that belong to no run, the newest first: of one agent or of all, at
-    /// most `most`, and how many there are.
+    /// Returns the tasks in `failed/` that belong to no run, newest first, of one agent or of all.
+    /// At most `most`, and the total number.
     pub fn failed_tasks(
         &self,
         agent: Option<&str>,
@@ -332,7 +332,8 @@ impl Board {
             let mut names = queue.ended(End::Failed, &batch)?;
             names.sort_by(|(a, _), (b, _)| b.task.id.cmp(&a.task.id));
             for (name, by) in names {
-                // Only what a task says tells whose it was.
+                // Only the content of a task names its agent, so without that filter it need not be
+                // read.
                 if agent.is_none() && views.len() >= most {
                     total += 1;
                     continue;
@@ -348,7 +349,7 @@ impl Board {
         Ok((views, total))
     }
 
-    /// Every task that a worker holds. Runs are not among them: a coordinator drives those.
+    /// Returns every task that a worker holds. Excludes runs, which coordinators drive.
     pub fn executing(&self) -> io::Result<Vec<TaskView>> {
         let Some(queue) = self.queue.as_deref() else { return Ok(Vec::new()) };
         let mut views = Vec::new();
@@ -356,7 +357,7 @@ impl Board {
             for name in queue.claims(&agent)? {
                 let place = Place::Claimed { agent: agent.clone(), name };
                 let view = self.task_in(queue, &Found { place, batch: NO_BATCH.to_owned() })?;
-                // One that has ended meanwhile has no document there any more.
+                // A task that has ended in the meantime no longer has a document there.
                 views.extend(Some(view).filter(|view| !view.kind.is_empty()));
             }
         }
@@ -364,7 +365,7 @@ impl Board {
     }
 }
 
-/// Every place that a task of such an id is at.
+/// Returns every place of the tasks whose ID has this prefix.
 fn find(queue: &FsQueue, prefix: &str) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     let is_it = |id: &TaskId| !prefix.is_empty() && id.as_str().starts_with(prefix);
@@ -429,7 +430,7 @@ fn ended(end: End, name: &ClaimName, status: &Map<String, Value>) -> PlaceView {
     }
 }
 
-/// What was printed last before an error.
+/// Returns the last output before an error.
 fn said_last(error: &Value) -> Option<String> {
     let tail = |key: &str| error.get(key)?.as_array().filter(|lines| !lines.is_empty());
     let tail = tail("stderr_tail").or_else(|| tail("stdout_tail"))?;
@@ -437,7 +438,7 @@ fn said_last(error: &Value) -> Option<String> {
     lines.find(|line| !line.is_empty())
 }
 
-/// When a task was claimed, by the clock of the volume. Nothing is decided by it.
+/// Returns the time of a claim, by the clock of the volume. For display only.
 fn claimed_at(queue: &FsQueue, agent: &str, name: &ClaimName) -> Option<Time> {
     let file = std::fs::metadata(queue.layout.claimed(agent).join(name.file())).ok()?;
     Some(Time(file.ctime() * 1000 + file.ctime_nsec() / 1_000_000))

@@ -1,5 +1,4 @@
-//! What was executed, attempt by attempt, as the journal of a run has it: its state has the latest
-//! alone.
+//! Results of all attempts, from the journal of a run: its state has only the latest.
 
 use std::collections::HashMap;
 
@@ -8,7 +7,7 @@ use crate::engine::{Event, Record, StepStatus};
 use crate::ids::Attempt;
 use crate::store::History;
 
-/// What came of every attempt that ended.
+/// The record of every attempt that ended.
 pub struct Tried<'a>(HashMap<(&'a str, Attempt), &'a Record>);
 
 impl<'a> Tried<'a> {
@@ -25,13 +24,13 @@ impl<'a> Tried<'a> {
     }
 }
 
-/// Whether a step that was executed has been skipped at a later visit: its record says nothing of
-/// what it did.
+/// Returns true if a step was executed, and skipped at a later visit: its record does not describe
+/// the execution.
 pub fn is_passed_over(slot: &Slot) -> bool {
     slot.state == StepState::Settled && slot.status() == StepStatus::Skipped && slot.attempts > 0
 }
 
-/// What a record holds of the standard output.
+/// Returns the stdout that a record holds.
 pub fn printed(record: &Record) -> Option<String> {
     if let Some(output) = &record.output {
         return Some(output.clone());

@@ -1,4 +1,5 @@
-//! Who waits for a worktree, and for whom: what is claimed or launched is not yet at work.
+//! Finds executions that wait for a worktree, and its holder: a claimed task or a launched step may
+//! still be waiting.
 
 use serde_json::{Map, Value};
 
@@ -7,18 +8,19 @@ use crate::bead::{Bead, is_file};
 use crate::ids::{Attempt, BeadId};
 use crate::worktree::{Trees, Waiter};
 
-/// How much of a bead's file is read to know its id.
+/// Maximum size of a bead's file when its ID is read.
 const BEAD_BYTES: u64 = 1 << 20;
 
 impl Board {
-    /// What somebody waits for who wants to work in a worktree; nothing, if nobody is before it.
+    /// Describes the worktree that an execution waits for, and its holder; `None` if it does not
+    /// wait.
     pub(super) fn waits_for_tree(&self, tree: &str, waiter: &Waiter) -> Option<String> {
         let id = BeadId::parse(tree).ok()?;
         let holder = Trees::open(self.workspace.root()).ok()?.waits_for(&id, waiter)?;
         Some(one_line(&format!("`{id}`, which {holder} has")))
     }
 
-    /// The same for a task that was claimed.
+    /// Like [`Self::waits_for_tree`], for a claimed task.
     pub(super) fn task_waits(
         &self,
         document: &Map<String, Value>,
@@ -41,7 +43,7 @@ impl Board {
         self.waits_for_tree(&tree?, &waiter)
     }
 
-    /// The id of a bead, which may be named by its file.
+    /// Returns the ID of a bead, which may be named by its file.
     fn id_of(&self, bead: &str) -> Option<String> {
         if !is_file(bead) {
             return Some(bead.to_owned());

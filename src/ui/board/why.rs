@@ -1,4 +1,4 @@
-//! Why: one sentence for the state that something is in. It only reads what is on the board.
+//! Explains in one sentence why a run, a step or a task is in its state. Reads only the board.
 
 use super::runs::still_run;
 use super::tasks::{PlaceView, TaskView};
@@ -10,7 +10,7 @@ use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::text::whole_seconds;
 
-/// Why a run is where it is.
+/// Explains the state of a run.
 pub fn why_run(detail: &RunDetail) -> String {
     let why = why_here(detail);
     match &detail.run.elsewhere {
@@ -22,7 +22,7 @@ pub fn why_run(detail: &RunDetail) -> String {
     }
 }
 
-/// The same in its own workspace.
+/// Explains the state of a run of this workspace.
 fn why_here(detail: &RunDetail) -> String {
     let RunDetail { run, steps, failed, .. } = detail;
     let id = &run.run_id;
@@ -67,14 +67,14 @@ fn why_here(detail: &RunDetail) -> String {
     }
 }
 
-/// Why a step of a run is where it is.
+/// Explains the state of a step.
 pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
     let (name, unit) = (shown(&step.step), detail.run.unit);
     let blocked = !step.current && matches!(step.state, StepShown::Pending);
     if !blocked {
         return sentence(&detail.run, step);
     }
-    // In a graph it is those before it that it waits for; in a list, where control is.
+    // In a graph, it waits for the nodes before it; in a list, for the current step.
     let before = match step.needs.first() {
         Some(need) => detail.steps.iter().find(|other| other.depth == 0 && other.name == *need),
         None => detail.steps.iter().find(|step| step.current),
@@ -91,7 +91,7 @@ pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
     }
 }
 
-/// Why a node was skipped, in a few words.
+/// Describes in a few words why a node was skipped.
 pub fn skipped(cause: SkipCause) -> &'static str {
     match cause {
         SkipCause::Condition => "its condition did not hold",
@@ -118,7 +118,7 @@ pub(super) fn why_damaged(run: &RunView) -> String {
     }
 }
 
-/// The step of the workflow itself that the first failure was in.
+/// Returns the top-level step that contains the first failure.
 pub fn first_failed(failed: &[String]) -> String {
     let path = failed.first().map(String::as_str).unwrap_or_default();
     shown(path.split('.').next().unwrap_or(path)).into_owned()
@@ -137,7 +137,7 @@ fn why_failed(run: &RunView, step: Option<&StepView>) -> String {
     format!("run {id} {word} at {} `{failed}`{item}{}", run.unit, because.unwrap_or_default())
 }
 
-/// What is known of why a step failed: its error, and what it printed last.
+/// Describes the failure of a step: its error and its last output.
 fn fault(step: &StepView) -> Option<String> {
     let error = step.error.as_ref()?;
     Some(match &step.last_line {
@@ -146,7 +146,7 @@ fn fault(step: &StepView) -> Option<String> {
     })
 }
 
-/// Nobody answered in time, and nobody has driven the run since.
+/// Explains an expired gate of a run that no process has driven since.
 fn why_expired(run: &RunView, names: &str) -> String {
     let id = &run.run_id;
     format!(
@@ -174,7 +174,7 @@ fn why_paused(run: &RunView, steps: &[StepView]) -> String {
     }
 }
 
-/// Why a run does not go on, although a person has answered.
+/// Explains why a run does not continue although a user has answered.
 fn why_answered(run: &RunView, names: &str) -> String {
     let id = &run.run_id;
     let answered = format!("run {id} has its answer at {names}");
@@ -240,9 +240,9 @@ fn why_stopped(run: &RunView) -> String {
     }
 }
 
-/// What is worth knowing about a run beside the word for its state.
+/// Returns a short note about a run, in addition to its state.
 pub fn remark(run: &RunView) -> String {
-    // What else could be done is refused here.
+    // Other commands would be refused here.
     if let Some(home) = &run.elsewhere {
         return format!("of the workspace `{}`", home.display());
     }
@@ -293,7 +293,7 @@ pub fn remark(run: &RunView) -> String {
     }
 }
 
-/// The places where a run is, `a, b and 3 more`, each in quotes of its own.
+/// Quotes each of a run's current steps in `a, b and 3 more`.
 fn each_quoted(places: &str) -> String {
     let (named, more) = match places.split_once(" and ") {
         Some((named, more)) => (named, format!(" and {more}")),
@@ -340,7 +340,7 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
     }
 }
 
-/// Why a step is in the state it is in.
+/// Explains the state of a step, with its item.
 fn sentence(run: &RunView, step: &StepView) -> String {
     match &step.item {
         Some(item) => format!("{}; its item is `{item}`", stands(run, step)),
@@ -436,7 +436,7 @@ fn stands(run: &RunView, step: &StepView) -> String {
     }
 }
 
-/// Why a task is where it is.
+/// Explains the place of a task.
 pub fn why_task(task: &TaskView) -> String {
     let of = match (&task.run_id, &task.step) {
         (Some(run), Some(step)) => format!(", step `{}` of run {run},", shown(step)),
@@ -446,7 +446,7 @@ pub fn why_task(task: &TaskView) -> String {
     format!("task {}{of} {}", task.task, placed(task))
 }
 
-/// What follows the name of something that is a task.
+/// Returns the text that follows the name of a task.
 fn placed(task: &TaskView) -> String {
     let died = match task.crashes {
         0 => String::new(),
@@ -550,7 +550,7 @@ fn on(worker: &str, host: Option<&str>) -> String {
     }
 }
 
-/// Who drives a run, in words.
+/// Names the owner of a run.
 fn who(run: &RunView) -> String {
     match &run.owner {
         Owner::Process { pid: Some(pid) } => format!("process {pid}"),

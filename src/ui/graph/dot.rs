@@ -1,4 +1,4 @@
-//! DOT: what Graphviz and its many relatives draw.
+//! DOT output, for Graphviz and compatible programs.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
-/// The nodes inside a loop, or those in none; a loop and the nodes in it are a cluster.
+/// Writes the nodes of a loop, or the top-level ones. A loop and its nodes form a cluster.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     for (index, node) in graph.nodes_in(inside) {
@@ -64,7 +64,7 @@ fn arrow(edge: &Edge) -> String {
     attributes.extend(edge.label.map(|label| format!("label=\"{}\"", escape(label))));
     match edge.kind {
         EdgeKind::Dependency | EdgeKind::Sequence => {}
-        // The way back should not turn the picture upside down.
+        // `constraint=false` below: an edge back to a loop must not turn the layout upside down.
         EdgeKind::Goto => attributes.push("style=dashed".to_owned()),
         EdgeKind::Item | EdgeKind::Round => {
             attributes.push("style=dotted, constraint=false".to_owned())
@@ -76,7 +76,7 @@ fn arrow(edge: &Edge) -> String {
     }
 }
 
-/// Text between double quotes. Graphviz reads entities in it, so an ampersand is one.
+/// Escapes text for double quotes. Graphviz interprets entities, so an ampersand becomes one.
 pub fn escape(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {

@@ -1,19 +1,19 @@
-//! Where the nodes of a picture stand: rows and columns.
+//! Assigns the nodes of a graph to rows and columns.
 //!
-//! A node stands in a row below all that it waits for. A row has few columns, so that a picture
-//! fits into a window whatever its width; a layer of more nodes takes several rows. Within a row
-//! nodes go by where those before and after them are. The effort grows with nodes and edges, not
-//! with their product.
+//! A node is in a row below all nodes that it waits for. The number of columns is limited, so that
+//! the picture fits into a window; a layer with more nodes takes several rows. Within a row, nodes
+//! are ordered by the positions of their neighbors. The cost grows with the number of nodes plus
+//! edges, not with their product.
 
 use super::{EdgeKind, Graph};
 
-/// How many nodes stand side by side at most.
+/// Maximum number of nodes side by side.
 pub const WIDEST: usize = 4;
 
 pub struct Layout {
     pub rows: usize,
     pub columns: usize,
-    /// The row and the column of each node.
+    /// Row and column of each node.
     pub places: Vec<(usize, usize)>,
 }
 
@@ -33,7 +33,7 @@ pub fn place(graph: &Graph, widest: usize) -> Layout {
         after[edge.from].push(edge.to);
     }
     let mut layers = layers(&before, &after);
-    // By those before, by those after, and by those before once more.
+    // Order by predecessors, by successors, and by predecessors again.
     for neighbours in [&before, &after, &before] {
         let downwards = !std::ptr::eq(neighbours, &after);
         order(&mut layers, neighbours, count, downwards);
@@ -43,7 +43,7 @@ pub fn place(graph: &Graph, widest: usize) -> Layout {
     Layout { rows: rows.len(), columns, places: columns_of(&rows, &before, columns, count) }
 }
 
-/// Nodes by the longest way to them.
+/// Groups nodes by the length of the longest path to them.
 fn layers(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut layers = Vec::new();
@@ -63,10 +63,10 @@ fn layers(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     layers
 }
 
-/// Puts the nodes of each layer into the order of their neighbours' middle. A node without any
-/// stays where it is.
+/// Sorts the nodes of each layer by the mean position of their neighbors. A node without neighbors
+/// keeps its position.
 fn order(layers: &mut [Vec<usize>], neighbours: &[Vec<usize>], count: usize, downwards: bool) {
-    // Where a node is in its layer, from 0 to 1.
+    // Position of a node in its layer, from 0 to 1.
     let mut at = vec![0.0; count];
     let note = |layer: &[usize], at: &mut Vec<f64>| {
         for (index, node) in layer.iter().enumerate() {
@@ -90,7 +90,7 @@ fn middle(neighbours: &[usize], at: &[f64]) -> Option<f64> {
     (!neighbours.is_empty()).then(|| sum / neighbours.len() as f64)
 }
 
-/// Gives every node of a row a column of its own, in the row's order, near those before it.
+/// Assigns a separate column to every node of a row, in the row's order, near its predecessors.
 fn columns_of(
     rows: &[&[usize]],
     before: &[Vec<usize>],
@@ -104,7 +104,7 @@ fn columns_of(
         for (index, node) in row.iter().enumerate() {
             let centred = (columns - row.len()) as f64 / 2.0 + index as f64;
             let wanted = middle(&before[*node], &at).unwrap_or(centred).round() as usize;
-            // Those that follow in the row need a column each.
+            // Keep one column for each of the following nodes of the row.
             let column = wanted.clamp(free, columns - (row.len() - index));
             free = column + 1;
             at[*node] = column as f64;

@@ -1,4 +1,4 @@
-//! Mermaid: what GitHub and many editors draw from a code block.
+//! Mermaid output, which GitHub and many editors draw from a code block.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
-/// The nodes inside a loop, or those in none; a loop and the nodes in it are a subgraph.
+/// Writes the nodes of a loop, or the top-level ones. A loop and its nodes form a subgraph.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     for (index, node) in graph.nodes_in(inside) {
@@ -65,15 +65,15 @@ fn arrow(edge: &Edge) -> String {
     format!("{} {line}{label} {}", id(edge.from), id(edge.to))
 }
 
-/// The title ends with its line, and `%%`, `#` and `;` mean something in it.
+/// Cleans a title: it is one line, in which `%%`, `#` and `;` have a meaning.
 fn title(text: &str) -> String {
     let plain = |c: char| if "%#;{}".contains(c) { ' ' } else { printable(c) };
     text.chars().map(plain).collect::<String>().trim().to_owned()
 }
 
-/// Text between double quotes. Letters, digits, blanks and few signs stand for themselves, and a
-/// few more after a letter or a digit; all else goes by its number, because much means something
-/// here: quotes, markup, entities, `%%` comments, formulas and lists of Markdown.
+/// Escapes text for double quotes. Letters, digits, blanks and a few signs stay, and a few more
+/// signs after a letter or digit. All other characters become their code points, because many have
+/// a meaning here: quotes, markup, entities, `%%` comments, formulas and Markdown lists.
 pub fn escape(text: &str) -> String {
     let mut out = String::new();
     let mut after_word = false;

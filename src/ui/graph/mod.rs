@@ -1,8 +1,8 @@
-//! A workflow as a picture: its steps as nodes, what follows what as edges, and where a run of it
-//! stands. The formats are drawn from this by [`mermaid`], [`dot`] and [`svg`].
+//! A workflow as a graph: its steps as nodes, their order as edges, and the state of a run.
+//! [`mermaid`], [`dot`] and [`svg`] draw it.
 //!
-//! **Invariant:** nothing here touches the world, and no text of an author's reaches a picture
-//! unescaped. Nodes go by numbers, `n0`, `n1`, …; names are text like any other.
+//! **Invariant:** this module has no side effects, and no text of an author reaches a picture
+//! unescaped. Nodes are identified by numbers, `n0`, `n1`, …; names are ordinary text.
 
 pub mod dot;
 mod layout;
@@ -25,12 +25,12 @@ use crate::workflow::plan::{
     Target, Test, When, Words,
 };
 
-/// How much of a condition is shown in a node.
+/// Maximum length of a condition in a node.
 const LONGEST: usize = 60;
 
 pub struct Graph {
     pub title: String,
-    /// Its steps follow each other, instead of waiting for those that they name.
+    /// True if its steps follow each other; false if they wait for the nodes that they name.
     pub sequence: bool,
     pub nodes: Vec<Node>,
     pub edges: Vec<Edge>,
@@ -38,33 +38,33 @@ pub struct Graph {
 
 pub struct Node {
     pub name: String,
-    /// Where it stands in the run; of a loop over items, in the newest.
+    /// Its path in the run; in a loop over items, the path in the newest item.
     pub path: String,
     pub kind: Kind,
-    /// The provider it asks, the command file it is, what runs its script.
+    /// The provider it asks, its command file or spell, or the runtime of its script.
     pub detail: Option<String>,
     pub agent: Option<String>,
-    /// What must hold for it to run.
+    /// Condition for it to run.
     pub when: Option<String>,
     pub join: JoinRule,
-    /// How many rounds it may have.
+    /// Maximum number of rounds.
     pub most: Option<u32>,
-    /// The loop that it belongs to, and how many there are around it.
+    /// The loop that contains it, and the number of loops around it.
     pub inside: Option<usize>,
     pub depth: usize,
     pub progress: Option<Progress>,
 }
 
-/// Where a run stands at a node. Of a loop over items it tells of the newest item.
+/// State of a run at a node. In a loop over items, it describes the newest item.
 pub struct Progress {
     pub state: State,
     pub attempts: u32,
-    /// Rounds begun, or items done.
+    /// Rounds started, or items done.
     pub done: Option<usize>,
     pub items: Option<usize>,
 }
 
-/// What a node does, in the word of its author.
+/// The kind of a node, in the author's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A command line.
@@ -82,7 +82,7 @@ pub enum Kind {
     Cancel,
     Spell,
     Merge,
-    /// Where a `goto` ends the run.
+    /// The target of a `goto` that ends the run.
     End,
 }
 
@@ -129,7 +129,7 @@ impl Kind {
         }
     }
 
-    /// How it is drawn.
+    /// Returns its shape.
     fn shape(self) -> Shape {
         match self {
             Kind::Exec | Kind::Bash | Kind::Script | Kind::Merge => Shape::Box,
@@ -160,9 +160,9 @@ pub enum State {
     Running,
     Paused,
     Pending,
-    /// The run is over, and never came there.
+    /// The run has completed without reaching it.
     Unreached,
-    /// It ran when whoever drove the run went away.
+    /// It was running when the process that drove the run ended.
     Interrupted,
 }
 
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// The colours of its area and of its border.
+    /// Returns its fill and border colors.
     fn colours(self) -> (&'static str, &'static str) {
         match self {
             State::Completed => ("#d3f9d8", "#2b8a3e"),
@@ -219,7 +219,7 @@ impl From<StepStatus> for State {
     }
 }
 
-/// A picture has fewer words than a list.
+/// A picture distinguishes fewer states than a list.
 impl From<StepShown> for State {
     fn from(shown: StepShown) -> State {
         match shown {
@@ -272,15 +272,15 @@ impl EdgeKind {
     }
 }
 
-/// A run, and what is known of its steps beside what the run itself says, by their paths.
+/// A run, and states of its steps that the run itself does not contain, by step path.
 pub struct Seen<'a> {
     pub run: &'a Run,
     pub states: HashMap<String, State>,
 }
 
 impl Graph {
-    /// The nodes right inside a loop, or those in none. A loop's nodes come right after it, so
-    /// those of other loops are not looked at.
+    /// Returns the direct children of a loop, or the top-level nodes. A loop's nodes follow it
+    /// directly, so the nodes of other loops are not visited.
     fn nodes_in(&self, inside: Option<usize>) -> impl Iterator<Item = (usize, &Node)> {
         let first = inside.map_or(0, |index| index + 1);
         let level = inside.map_or(0, |index| self.nodes[index].depth + 1);
@@ -289,7 +289,7 @@ impl Graph {
         ours.filter(move |(_, node)| node.depth == level)
     }
 
-    /// Whether steps were written inside of it: it is drawn with a frame around them.
+    /// Returns true if it contains steps: it is drawn with a frame around them.
     fn is_frame(&self, index: usize) -> bool {
         self.nodes.get(index + 1).is_some_and(|next| next.inside == Some(index))
     }
@@ -307,12 +307,12 @@ impl Graph {
         drawing.graph
     }
 
-    /// Whether it tells of a run.
+    /// Returns true if it shows a run.
     fn has_states(&self) -> bool {
         self.nodes.iter().any(|node| node.progress.is_some())
     }
 
-    /// What programs are told.
+    /// Returns the graph as JSON, for programs.
     pub fn to_json(&self) -> Value {
         let nodes = self.nodes.iter().enumerate().map(|(index, node)| node.to_json(index));
         let edges = self.edges.iter().map(|edge| {
@@ -327,7 +327,7 @@ impl Graph {
     }
 }
 
-/// The picture of where a run stands.
+/// Returns the graph of a run's current state.
 pub fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
     let states = detail.steps.iter().map(|step| (step.step.clone(), step.state.into()));
     let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
@@ -335,18 +335,18 @@ pub fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
     Graph::new(&title, plan, Some(&Seen { run, states: states.collect() }))
 }
 
-/// What a step does, in the word of its author.
+/// Returns the kind of a step, in the author's terms.
 pub fn kind(step: &Step) -> &'static str {
     if let Action::Gate(_) = step.action { "gate" } else { Kind::of(step).word() }
 }
 
-/// What a node goes by in a picture.
+/// Returns the ID of a node in a picture.
 fn id(index: usize) -> String {
     format!("n{index}")
 }
 
 impl Node {
-    /// What is written in it, line by line: its name first.
+    /// Returns the lines of its label: the name first.
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.name.clone()];
         if self.kind != Kind::End {
@@ -404,8 +404,8 @@ impl Progress {
     }
 }
 
-/// Whether what follows a loop is reached only by a step in it: once its rounds are used up, the
-/// run goes no further.
+/// Returns true if only a step inside a loop can leave it: the run stops once the rounds are used
+/// up.
 fn ends_only_inside(step: &Step) -> bool {
     match &step.action {
         Action::Rounds(rounds) => {
@@ -415,7 +415,7 @@ fn ends_only_inside(step: &Step) -> bool {
     }
 }
 
-/// The steps that an author wrote inside of a step.
+/// Returns the steps that an author wrote inside a step.
 fn written_inside(step: &Step) -> Option<&Block> {
     match &step.action {
         Action::Each(each) => Some(&each.block),
@@ -426,16 +426,16 @@ fn written_inside(step: &Step) -> Option<&Block> {
     }
 }
 
-/// The loop around a sequence: where its next turn begins, and what follows after the last.
+/// The loop around a sequence: its header, and the node after it.
 #[derive(Clone, Copy)]
 struct Around {
     header: usize,
-    /// Nothing, if the run ends there.
+    /// `None` if the run ends there.
     after: Option<usize>,
     again: EdgeKind,
 }
 
-/// The numbers of a block's nodes, and of those in its loops.
+/// The numbers of a block's nodes, and of the nodes in its loops.
 struct Level {
     nodes: Vec<usize>,
     inner: Vec<Option<Level>>,
@@ -466,7 +466,7 @@ impl Drawing<'_> {
             level.inner.push(written_inside(step).map(|block| {
                 let (item, body) = newest(slot);
                 loops.push((step.name.clone(), item));
-                // Of an item that never began, all is yet to come.
+                // All steps of an item that has not started are pending.
                 let none = Body::new(block, 0);
                 let body = body.or(self.seen.map(|_| &none));
                 let inner = self.nodes(block, body, Some(number), loops);
@@ -508,7 +508,7 @@ impl Drawing<'_> {
             when: step.when.as_ref().map(condition),
             join: edges.and_then(|edges| edges.rules.get(index)).copied().unwrap_or_default(),
             most: match &step.action {
-                // An approval that nothing follows a rejection of has no second round.
+                // An approval without an action on rejection has no second round.
                 Action::Rounds(rounds) => Some(rounds.most).filter(|most| *most > 1),
                 _ => None,
             },
@@ -528,7 +528,7 @@ impl Drawing<'_> {
         let newest = each.and_then(|each| each.iterations.get(each.index));
         let state = match told {
             _ if asks(slot) => State::Paused,
-            // It is open so that the run can be resumed there.
+            // The loop is left open so that the run can be resumed there.
             Some(State::Interrupted) if newest.is_some_and(|item| item.failed) => State::Failed,
             Some(state) => *state,
             None if slot.status() == StepStatus::Pending && self.is_completed() => State::Unreached,
@@ -557,7 +557,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// What follows what in a sequence, and in the loops in it. The last of `levels` is its own.
+    /// Adds the edges of a sequence and of the loops in it. The last element of `levels` is its
+    /// own.
     fn sequence(&mut self, block: &Block, levels: &mut Vec<&Level>, around: Option<Around>) {
         let Some(level) = levels.last().copied() else { return };
         for (index, step) in block.steps.iter().enumerate() {
@@ -594,11 +595,11 @@ impl Drawing<'_> {
         }
     }
 
-    /// Where control may jump after a step.
+    /// Adds the possible jumps after a step.
     fn jumps(&mut self, step: &Step, from: usize, levels: &[&Level]) {
         let Handlers { success, failure, always } = step.on;
         for (target, label) in [(always, "always"), (success, "success"), (failure, "failure")] {
-            // What always follows leaves nothing to the others.
+            // With `always`, the other targets are never used.
             let Some(target) = target.filter(|_| always.is_none() || label == "always") else {
                 continue;
             };
@@ -618,7 +619,7 @@ impl Drawing<'_> {
         found.unwrap_or_else(|| self.end())
     }
 
-    /// Where the run ends, which is drawn once something leads there.
+    /// Returns the end node, and adds it on the first use.
     fn end(&mut self) -> usize {
         *self.end.get_or_insert_with(|| add_end(&mut self.graph))
     }
@@ -645,14 +646,14 @@ fn add_end(graph: &mut Graph) -> usize {
     graph.nodes.len() - 1
 }
 
-/// The newest item of a loop: its number, and where its steps stand.
+/// Returns the newest item of a loop: its number, and the state of its steps.
 fn newest(slot: Option<&Slot>) -> (usize, Option<&Body>) {
     let Some(each) = slot.and_then(|slot| slot.each.as_deref()) else { return (0, None) };
     let item = each.index.min(each.iterations.len().saturating_sub(1));
     (item, each.iterations.get(item).map(|iteration| &iteration.body))
 }
 
-/// Whether a person is asked, by the step or within its round.
+/// Returns true if the step, or a step in its current round, waits for a user.
 fn asks(slot: &Slot) -> bool {
     match slot.state {
         StepState::Waiting | StepState::Asking => true,
@@ -664,7 +665,7 @@ fn asks(slot: &Slot) -> bool {
     }
 }
 
-/// A condition as its author wrote it.
+/// Returns a condition as its author wrote it.
 pub fn condition(when: &When) -> String {
     match when {
         When::Outputs(condition) => condition.text().to_owned(),
@@ -679,7 +680,7 @@ pub fn condition(when: &When) -> String {
     }
 }
 
-/// Fills every hole with itself.
+/// A scope that replaces every placeholder by itself.
 struct AsWritten;
 
 impl Scope for AsWritten {
@@ -692,7 +693,7 @@ fn text(template: &Template) -> String {
     template.render(&AsWritten).unwrap_or_default()
 }
 
-/// At most so many columns of a text, on one line; what is left out shows as `…`.
+/// Shortens a text to this number of columns, on one line; `…` marks the omission.
 fn shorten(text: &str, most: usize) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut used = 0;
@@ -706,7 +707,7 @@ fn shorten(text: &str, most: usize) -> String {
     text
 }
 
-/// The same with what is left out in the middle: names of one family differ at their ends.
+/// Like [`shorten`], but omits the middle: names of one family differ at their ends.
 fn shorten_middle(text: &str, most: usize) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.chars().map(columns).sum::<usize>() <= most {
@@ -723,12 +724,14 @@ fn shorten_middle(text: &str, most: usize) -> String {
     head + &tail.into_iter().rev().collect::<String>()
 }
 
-/// How wide a letter is, about: those of East Asia and most signs beyond them take two columns.
+/// Returns the approximate width of a character: East Asian characters and most symbols take two
+/// columns.
 fn columns(letter: char) -> usize {
     if letter >= '\u{1100}' { 2 } else { 1 }
 }
 
-/// A letter that a picture may have in its text: one that moves no cursor and that XML knows.
+/// Replaces a character that is not allowed in a picture: control characters, and those that XML
+/// forbids.
 fn printable(letter: char) -> char {
     let bad = letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
     if bad { '\u{fffd}' } else { letter }

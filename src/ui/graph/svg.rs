@@ -1,6 +1,6 @@
-//! SVG: a picture for any browser, drawn without another program.
+//! SVG output, for any browser, without another program.
 //!
-//! Nodes stand in rows and columns; arrows run in the gaps between them and in the margins, so
+//! Nodes are in rows and columns; edges run in the gaps between them and in the margins, so that
 //! none crosses a node.
 
 use std::collections::BTreeSet;
@@ -9,16 +9,16 @@ use std::fmt::Write;
 use super::layout::{Layout, WIDEST, place};
 use super::{EdgeKind, Graph, Node, Shape, State, columns, printable, shorten, shorten_middle};
 
-/// A picture is no wider than a window of eighty columns.
+/// Maximum width: a window of eighty columns.
 const WIDTH: usize = 760;
 const MARGIN: usize = 40;
-/// Between two columns.
+/// Space between two columns.
 const GUTTER: usize = 24;
-/// Between two rows.
+/// Space between two rows.
 const GAP: usize = 54;
 const TOP: usize = 56;
 const LINE: usize = 15;
-/// How wide a box is at most, how far each loop indents, how wide a letter is, about.
+/// Maximum width of a box, indentation per loop, and approximate width of a character.
 const WIDEST_BOX: usize = 320;
 const INDENT: usize = 18;
 const LETTER: f64 = 6.4;
@@ -60,10 +60,10 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
-/// The same as a part of a page, whose style sheet colours it and which has a title of its own.
-/// `link` says where a node leads.
+/// Draws the graph as a part of a page that has its own title and style sheet. `link` returns the
+/// target of a node.
 pub fn draw_in_page(graph: &Graph, link: &dyn Fn(&Node) -> Option<String>) -> String {
-    // The room of the title is not needed.
+    // The space for the title is not needed.
     const CUT: usize = TOP - 14;
     let drawing = Drawing::new(graph);
     let Drawing { width, height, .. } = drawing;
@@ -104,7 +104,7 @@ struct Drawing<'a> {
     graph: &'a Graph,
     layout: Layout,
     lines: Vec<Vec<String>>,
-    /// Of the whole picture, and of a box.
+    /// Size of the whole picture, and of a box.
     width: usize,
     height: usize,
     box_width: usize,
@@ -113,7 +113,7 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    /// A drawing with as many columns as leave every node a name of its own.
+    /// Creates a drawing with the maximum number of columns that keeps all names distinct.
     fn new(graph: &'a Graph) -> Drawing<'a> {
         let drawings = (1..=WIDEST).rev().map(|widest| Drawing::with_columns(graph, widest));
         let mut last = None;
@@ -126,7 +126,7 @@ impl<'a> Drawing<'a> {
         last.unwrap_or_else(|| Drawing::with_columns(graph, WIDEST))
     }
 
-    /// Whether nodes with different names look different.
+    /// Returns true if nodes with different names look different.
     fn tells_apart(&self) -> bool {
         let names: BTreeSet<&str> = self.names().collect();
         let shown: BTreeSet<String> = names.iter().map(|name| self.short(name)).collect();
@@ -137,12 +137,12 @@ impl<'a> Drawing<'a> {
         self.lines.iter().filter_map(|lines| Some(lines.first()?.as_str()))
     }
 
-    /// How many letters a line of a box has.
+    /// Returns the number of characters per line of a box.
     fn letters(&self) -> usize {
         ((self.box_width - 22) as f64 / LETTER) as usize
     }
 
-    /// A name as it fits into a box. It is bold, and so a little wider than other text.
+    /// Shortens a name to fit into a box. Names are bold, and thus a little wider than other text.
     fn short(&self, name: &str) -> String {
         shorten_middle(name, self.letters() * 9 / 10)
     }
@@ -154,7 +154,7 @@ impl<'a> Drawing<'a> {
         let indents = 2 * INDENT * deepest;
         let room = WIDTH.saturating_sub(2 * MARGIN + gutters + indents);
         let box_width = (room / layout.columns).clamp(120, WIDEST_BOX);
-        // A picture of one column is narrow; its title and legend still want room.
+        // A picture with one column is narrow; its title and legend still need space.
         let width = (2 * MARGIN + gutters + indents + box_width * layout.columns).max(480);
         let lines: Vec<Vec<String>> = graph.nodes.iter().map(Node::lines).collect();
         let most = lines.iter().map(Vec::len).max().unwrap_or(1);
@@ -172,7 +172,7 @@ impl<'a> Drawing<'a> {
         TOP + self.layout.places[node].0 * (self.box_height + GAP)
     }
 
-    /// An area around every loop and what is in it: from its row to the last of its nodes.
+    /// Draws a frame around every loop, from its row to the last of its nodes.
     fn clusters(&self, out: &mut String) {
         let nodes = &self.graph.nodes;
         let frames = nodes.iter().enumerate().filter(|(index, _)| self.graph.is_frame(*index));
@@ -203,8 +203,8 @@ impl<'a> Drawing<'a> {
                 EdgeKind::Goto => "edge goto",
                 EdgeKind::Item | EdgeKind::Round => "edge item",
             };
-            // Ways out that mean different things leave at different places; those of a graph are
-            // all of one kind and leave together.
+            // In a sequence, edges of different meaning leave at different points; in a graph, all
+            // edges are of one kind and leave together.
             let (nth, of) = match self.graph.sequence {
                 true => (begun[edge.from], leaving[edge.from]),
                 false => (0, 1),
@@ -217,7 +217,7 @@ impl<'a> Drawing<'a> {
                 writeln!(out, "<path class=\"{class}\" marker-end=\"url(#arrow)\" d=\"{path}\"/>");
             let Some(label) = edge.label.map(escape) else { continue };
             let (x, y) = match edge.kind {
-                // The rule of a join is said once, where the arrows arrive.
+                // Show the rule of a join once, where the edges arrive.
                 EdgeKind::Dependency if labelled[edge.to] => continue,
                 EdgeKind::Dependency => (to + 6, self.y(edge.to) - 4),
                 _ => (from + 4, self.y(edge.from) + self.box_height + 10),
@@ -227,8 +227,8 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// The way of an arrow: down, along the gap below, and, where it is not for the next row,
-    /// along a gutter or a margin to the gap above its end.
+    /// Returns the path of an edge: down, along the gap below and, if the target is not in the next
+    /// row, along a gutter or a margin to the gap above the target.
     fn way(
         &self,
         source: usize,
@@ -349,7 +349,7 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// Text in an element or in an attribute.
+/// Escapes text for an element or an attribute.
 pub fn escape(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {

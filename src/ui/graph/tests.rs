@@ -3,7 +3,7 @@
 use super::*;
 use crate::workflow::compile;
 
-/// A graph of nodes that wait for each other.
+/// Returns a graph with these dependencies.
 pub fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
     let node = |index: usize| Node {
         name: format!("node {index}"),
@@ -32,13 +32,13 @@ pub fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
     }
 }
 
-/// One node, then so many side by side, then one.
+/// Returns one node, then `count` parallel nodes, then one.
 pub fn wide(count: usize) -> Graph {
     let edges: Vec<_> = (1..=count).flat_map(|node| [(0, node), (node, count + 1)]).collect();
     dependent(&edges, count + 2)
 }
 
-/// Whether every element that is opened is closed again, in order.
+/// Checks that every element that is opened is closed again, in order.
 pub fn balanced(text: &str) -> Result<(), String> {
     let mut open = Vec::new();
     for piece in text.split('<').skip(1) {

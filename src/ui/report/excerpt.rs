@@ -1,8 +1,7 @@
-//! What is shown of a text that may have no end: its beginning and its end, how long it is, and
-//! where the whole is.
+//! Excerpts of long texts: the beginning and the end, the length, and the location of the whole.
 //!
-//! **Invariant:** no more is read than is shown, and nothing but a regular file: a link that an
-//! agent left in place of a log leads nowhere, and a pipe keeps nobody waiting.
+//! **Invariant:** only the shown parts are read, and only from a regular file: a link that an agent
+//! left in place of a log is not followed, and a pipe does not block.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,7 +12,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use serde::Serialize;
 
-/// How much of a text is shown, of its beginning and of its end.
+/// Maximum length of the shown beginning and end of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub head: usize,
@@ -21,11 +20,11 @@ pub struct Room {
 }
 
 impl Room {
-    /// For what people read: a beginning says what it is, an end how it went.
+    /// For reading: the beginning identifies the text, the end has the result.
     pub const USUAL: Room = Room { head: 16 << 10, tail: 16 << 10 };
-    /// For a change that somebody is to judge: as much as anybody reads at once.
+    /// For a diff under review: as much as a user reads at once.
     pub const CHANGE: Room = Room { head: 128 << 10, tail: 16 << 10 };
-    /// For what is one of many.
+    /// For one of many texts.
     pub const LITTLE: Room = Room { head: 1 << 10, tail: 3 << 10 };
 
     fn all(self) -> usize {
@@ -38,15 +37,15 @@ impl Room {
 pub struct Excerpt {
     /// The whole text, or its beginning.
     pub text: String,
-    /// Its end, where something between was left out.
+    /// Its end, if a part in between is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tail: Option<String>,
-    /// How long the whole is.
+    /// Length of the whole text.
     pub bytes: u64,
-    /// How much of it is not here.
+    /// Length of the part that is left out.
     #[serde(skip_serializing_if = "is_none_left_out")]
     pub left_out: u64,
-    /// Where the whole is, from the run's directory.
+    /// File with the whole text, relative to the run's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
@@ -56,7 +55,7 @@ fn is_none_left_out(bytes: &u64) -> bool {
 }
 
 impl Excerpt {
-    /// Of a text at hand.
+    /// Returns an excerpt of a text in memory.
     pub fn of(text: &str, room: Room) -> Excerpt {
         let bytes = text.len() as u64;
         if text.len() <= room.all() {
@@ -74,7 +73,7 @@ impl Excerpt {
         }
     }
 
-    /// Of a file in the run's directory; nothing, if there is none that may be read.
+    /// Returns an excerpt of a file in the run's directory; `None` if it cannot be read.
     pub fn of_file(root: &Path, file: &str, room: Room) -> Option<Excerpt> {
         let mut open = open(root, file).ok()?;
         let bytes = open.metadata().ok()?.len();
@@ -91,7 +90,7 @@ impl Excerpt {
         }
         let (text, tail) = (read(0, room.head).ok()?, read(bytes - room.tail as u64, room.tail));
         let left_out = bytes - room.all() as u64;
-        // What a cut took of a letter is no damage.
+        // The cut may split a character; drop its remains.
         let tail = tail.ok()?.trim_start_matches('\u{fffd}').to_owned();
         let text = text.trim_end_matches('\u{fffd}').to_owned();
         Some(Excerpt { text, tail: Some(tail), bytes, left_out, file })
@@ -101,7 +100,7 @@ impl Excerpt {
         self.bytes == 0
     }
 
-    /// How much of it is at hand.
+    /// Returns the length of the shown parts.
     pub fn size(&self) -> usize {
         self.text.len() + self.tail.as_ref().map_or(0, String::len)
     }

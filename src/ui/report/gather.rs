@@ -1,4 +1,4 @@
-//! Gathers what is told of a run from its files and from the queue.
+//! Collects the report of a run from its files and from the queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::ui::text::log_line;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Step};
 
-/// Tells a run. The error says why it cannot be read.
+/// Builds the report of a run. The error states why the run cannot be read.
 pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenError> {
     let detail = board.detail(id)?;
     let (plan, run) = board.open(id)?;
@@ -53,7 +53,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
         RunStatus::Running => gates_of(board.workspace().root(), &plan, &run),
         _ => Vec::new(),
     };
-    // Documents tell times to the second; the journal knows better.
+    // Documents have times to the second; the journal is more precise.
     let began = history.entries.first().map_or(run.started_at, |entry| entry.at);
     let last = history.entries.last().map_or(run.updated_at, |entry| entry.at);
     let rests = detail.run.state.rests();
@@ -90,20 +90,20 @@ struct Gathering<'a> {
     run: &'a Run,
     root: PathBuf,
     walk: Walk<'a>,
-    /// Everything that was tried, by the step's path.
+    /// All executions, by step path.
     tried: HashMap<String, Vec<AttemptReport>>,
-    /// What came of each, by the step's path and the attempt.
+    /// The record of each attempt, by step path and attempt.
     ended: Tried<'a>,
     amount: Amount,
-    /// How much text may still be told.
+    /// Remaining number of bytes for texts.
     left: usize,
 }
 
 impl Gathering<'_> {
-    /// The steps that are told, and how many are not.
+    /// Returns the included steps, and the number of omitted ones.
     fn steps(&mut self) -> (Vec<StepReport>, usize) {
         let slots = self.run.slots();
-        // What a gate asks is told with its node.
+        // The question of a gate is reported with its node.
         let is_told = |at: &Address, slot: &Slot| {
             let begun = at.loops.is_empty() || slot.record.is_some() || slot.attempts > 0;
             begun && !matches!(at.step_of(self.plan).action, Action::Gate(_))
@@ -112,7 +112,7 @@ impl Gathering<'_> {
             slots.into_iter().filter(|(at, slot)| is_told(at, slot)).collect();
         let kept = keep(&told, self.amount.steps);
         let left_out = told.len() - kept.len();
-        // Those that went wrong have the first right to the room there is.
+        // Failed and active steps get the available space first.
         let mut order = kept.clone();
         order.sort_by_key(|index| !is_bad(told[*index].1));
         let mut steps: BTreeMap<usize, StepReport> = BTreeMap::new();
@@ -130,7 +130,7 @@ impl Gathering<'_> {
         let path = view.step.clone();
         let mut record = slot.record.as_deref().cloned().unwrap_or_default();
         if is_passed_over(slot) {
-            // What it did at an earlier visit is told: at the last it did nothing.
+            // Report the earlier visit that executed it: at the last visit, it was skipped.
             record = self.ended.record(&path, slot.attempts).cloned().unwrap_or(record);
         }
         let room = match at.loops.is_empty() || is_bad(slot) {
@@ -141,7 +141,7 @@ impl Gathering<'_> {
         let last_of = |index: usize| {
             attempts.get(index + 1).is_none_or(|next| next.attempt != attempts[index].attempt)
         };
-        // The queue knows who had a task last.
+        // The queue knows the last worker of a task.
         let last: Vec<usize> = (0..attempts.len()).filter(|index| last_of(*index)).collect();
         for index in last {
             attempts[index].worker = self.worker(&record, &attempts[index]);
@@ -171,7 +171,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Who executed an attempt, where that was a task.
+    /// Returns the worker that executed an attempt, if the attempt was a task.
     fn worker(&self, record: &Record, attempt: &AttemptReport) -> Option<String> {
         let id = attempt.task.as_ref()?;
         let agent = record.task.as_ref().map_or("", |task| task.agent.as_str());
@@ -179,7 +179,7 @@ impl Gathering<'_> {
         task.place.worker().map(str::to_owned)
     }
 
-    /// What was said or run: as it was sent where that was kept, else as it was written.
+    /// Returns the prompt or command: as it was sent, if that was stored, else as it was written.
     fn asked(
         &mut self,
         step: &Step,
@@ -205,7 +205,7 @@ impl Gathering<'_> {
         asked.filter(|asked| self.pay(&asked.text))
     }
 
-    /// The prompt that the task of a step carries.
+    /// Returns the prompt in the task of a step.
     fn of_task(&self, record: &Record) -> Option<String> {
         let task = record.task.as_ref()?;
         let run = self.run.id.as_str();
@@ -226,7 +226,7 @@ impl Gathering<'_> {
         output.filter(|text| !text.is_empty() && self.pay(text))
     }
 
-    /// What was printed, of every attempt of which something is kept; the latest first.
+    /// Returns the stored output of the latest attempts, newest first.
     fn logs(&mut self, step: &Step, path: &str, slot: &Slot, room: Room) -> Vec<LogReport> {
         const ATTEMPTS: Attempt = 5;
         if slot.attempts == 0 || step.inner().is_some() || matches!(step.action, Action::Gate(_)) {
@@ -244,7 +244,7 @@ impl Gathering<'_> {
                 };
                 let log = log.or_else(|| aside().filter(|_| is_passed_over(slot)));
                 let readable = stream == "stdout" && adapter.is_stream() && log.is_some();
-                // What was short has no log: the journal has it.
+                // Short output has no log; the journal contains it.
                 let ended = self.ended.record(path, attempt).filter(|_| stream == "stdout");
                 let short = || Some(Excerpt::of(&printed(ended.filter(|_| !latest)?)?, room));
                 let Some(text) = log.or_else(short).filter(|text| !text.is_empty()) else {
@@ -263,7 +263,8 @@ impl Gathering<'_> {
         Excerpt::of_file(&self.root, file, room)
     }
 
-    /// Takes room for a text. Once it is used up, texts are left out.
+    /// Reserves space for a text. Returns false once the space is used up; the text is then
+    /// omitted.
     fn pay(&mut self, text: &Excerpt) -> bool {
         let enough = self.left >= text.size();
         self.left = self.left.saturating_sub(text.size());
@@ -271,7 +272,7 @@ impl Gathering<'_> {
     }
 }
 
-/// What an agent said and did, from the events it printed.
+/// Returns an agent's messages and actions, from the events that it printed.
 fn heard(events: Excerpt, adapter: Kind) -> Excerpt {
     let turns = |text: &str| {
         let turns = Stream::new(adapter).push(text.as_bytes());
@@ -287,8 +288,8 @@ fn is_bad(slot: &Slot) -> bool {
         || matches!(slot.state, StepState::Running | StepState::Asking | StepState::Waiting)
 }
 
-/// Which steps are told where there are too many: those that went wrong or go on, then those of
-/// the workflow itself, then all others; of a kind that does not fit, the first and the last.
+/// Selects the steps if there are too many: failed and active steps first, then top-level steps,
+/// then all others. From a group that does not fit, takes the first and the last ones.
 fn keep(told: &[(Address, &Slot)], most: usize) -> Vec<usize> {
     let rank = |index: &usize| match &told[*index] {
         (_, slot) if is_bad(slot) => 0,
@@ -316,7 +317,7 @@ fn counts(steps: &[StepView], tried: &HashMap<String, Vec<AttemptReport>>) -> Co
     }
 }
 
-/// Every execution in the journal, by step.
+/// Returns every execution in the journal, by step.
 fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec<AttemptReport>> {
     let mut all: HashMap<String, Vec<AttemptReport>> = HashMap::new();
     for entry in &history.entries {
@@ -357,7 +358,7 @@ fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec
                 let tried = all.entry(step.clone()).or_default();
                 let open = tried.iter().rposition(|one| one.attempt == *attempt);
                 let at = open.unwrap_or_else(|| {
-                    // It was refused before it went out.
+                    // It was refused before it was launched.
                     tried.push(begun(*attempt, entry.at, AttemptOutcome::Failed));
                     tried.len() - 1
                 });
@@ -405,7 +406,7 @@ fn end(one: &mut AttemptReport, at: Time, record: &Record) {
     one.error = record.error.as_ref().map(|error| one_line(&error.message));
 }
 
-/// Who asks, as the author wrote it: a gate has no name of its own, its node has.
+/// Returns the step that asks, as the author named it: a gate has no name, so its node counts.
 fn asker(plan: &Plan, step: &str) -> String {
     let at = Address::parse(plan, step);
     let gate = at.is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
@@ -448,7 +449,7 @@ fn events(plan: &Plan, run: &Run, history: &History, most: usize) -> (Vec<EventV
     (all.into_iter().skip(left_out).collect(), left_out)
 }
 
-/// What each provider has cost, by its name.
+/// Returns the usage of each provider, by name.
 fn providers(run: &Run) -> Vec<ProviderSpent> {
     let mut sums: BTreeMap<String, RunSpent> = BTreeMap::new();
     for (_, slot) in run.slots() {

@@ -1,10 +1,11 @@
-//! A run, told whole: what was to be done, what was tried and when, what was said and printed, what
-//! it cost, what went wrong, and who decided what. `report` writes it down, as a page or as JSON.
+//! The full report of a run: its request, all attempts with their times, prompts and output, its
+//! cost, its errors, and the decisions of users. `report` writes it as a page or as JSON.
 //!
-//! It is made of the files of the run alone, so what is masked there is masked here.
+//! It is built only from files of the run, so secrets that are masked there are masked here.
 //!
-//! **Invariant:** a report is bounded, whatever a run has printed: of long texts it has excerpts,
-//! of many executions those that matter, and it says what it leaves out and where that is.
+//! **Invariant:** a report is bounded, regardless of the run's output: it contains excerpts of long
+//! texts and the most important of many executions, and it states what is left out and where to
+//! find it.
 
 pub mod excerpt;
 mod gather;
@@ -22,50 +23,50 @@ use crate::ui::graph::Graph;
 use excerpt::{Excerpt, Room};
 pub use gather::gather;
 
-/// How much is told.
+/// Limits of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// How many steps; of loops over many items there may be any number.
+    /// Maximum number of steps; loops over items can have any number.
     pub steps: usize,
-    /// How many of the latest events.
+    /// Maximum number of latest events.
     pub events: usize,
-    /// How much text all excerpts have together, and each of them.
+    /// Maximum length of all excerpts together, and of each.
     pub text: usize,
     pub room: Room,
 }
 
 impl Amount {
-    /// For a document that is kept.
+    /// For a document to keep.
     pub const WHOLE: Amount =
         Amount { steps: 400, events: 1000, text: 12 << 20, room: Room::USUAL };
-    /// For a page that is loaded again and again.
+    /// For a page that is reloaded often.
     pub const GLANCE: Amount =
         Amount { steps: 150, events: 60, text: 512 << 10, room: Room::LITTLE };
 }
 
-/// Everything that is told of a run.
+/// The report of a run.
 #[derive(Serialize)]
 pub struct Report {
     pub generated_at: Time,
     pub version: &'static str,
-    /// The name of the workflow, if it has one, and what it is for.
+    /// Name of the workflow, if it has one, and its purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(flatten)]
     pub run: RunView,
-    /// What the author calls a step.
+    /// The author's term for a step.
     pub unit: &'static str,
-    /// Why it is where it is, in a sentence.
+    /// Explanation of its state, in one sentence.
     pub why: String,
-    /// The moment of its first event.
+    /// Time of its first event.
     pub began: Time,
-    /// From its beginning to its last event, or to now if it waits or goes on.
+    /// From its start to its last event, or to now if it is active or waits.
     pub duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<RunSpent>,
-    /// What each provider has cost.
+    /// Usage of each provider.
     pub providers: Vec<ProviderSpent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
@@ -73,29 +74,29 @@ pub struct Report {
     pub context: Map<String, Value>,
     #[serde(serialize_with = "as_json")]
     pub graph: Graph,
-    /// What people are asked now.
+    /// Pending questions to users.
     pub pending: Vec<Gate>,
-    /// What people were asked, and what they said.
+    /// All questions to users, with their answers.
     pub gates: Vec<GateReport>,
     pub counts: Counts,
     pub steps: Vec<StepReport>,
-    /// How many steps are not told, because there are too many.
+    /// Number of steps that are omitted because there are too many.
     pub steps_left_out: usize,
     pub events: Vec<EventView>,
     pub events_left_out: usize,
-    /// The workflow as the run froze it.
+    /// The run's copy of the workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<Excerpt>,
 }
 
-/// How much there is of a run, whether it is told or left out.
+/// Totals of a run, including omitted parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// The steps of the workflow itself: items and rounds come as they come.
+    /// Number of top-level steps, without items and rounds.
     pub steps: usize,
-    /// Those of them that are over.
+    /// Number of those that have ended.
     pub settled: usize,
-    /// Everything that was tried, in items and rounds too.
+    /// Number of all executions, including items and rounds.
     pub executions: usize,
 }
 
@@ -110,23 +111,23 @@ pub struct ProviderSpent {
     pub spent: RunSpent,
 }
 
-/// A step and everything that was tried of it.
+/// A step and all its executions.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
-    /// As the board shows it, without its error and what it said last: there is more of both here.
+    /// The board's view, without its error and last output: this report has both in full.
     #[serde(flatten)]
     pub view: StepView,
-    /// What it is, in the word of its author.
+    /// Its kind, in the author's terms.
     pub kind: &'static str,
-    /// How many rounds there may be.
+    /// Maximum number of rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rounds: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorReport>,
-    /// What was to be said or run.
+    /// The prompt or command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
-    /// What a reference to it gives.
+    /// The value of a reference to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Excerpt>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -141,30 +142,30 @@ pub struct StepReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ErrorReport {
     pub message: String,
-    /// The last lines that were printed before it.
+    /// The last lines of output before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tail: Vec<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub context: Map<String, Value>,
 }
 
-/// What a step was to say, or to run.
+/// The prompt or command of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
-    /// `prompt`, `script`, `command`, `question` or `files`.
+    /// `prompt`, `script`, `command`, `question`, `files` or `reason`.
     pub what: &'static str,
-    /// Whether it is what was sent, or what the author wrote, with names in place of values.
+    /// True if it is the text that was sent; false if it is the author's text, with placeholders.
     pub as_sent: bool,
     #[serde(flatten)]
     pub text: Excerpt,
 }
 
-/// What a step printed.
+/// Output of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LogReport {
     pub stream: &'static str,
     pub attempt: Attempt,
-    /// Whether it is what an agent's events say, rather than the events.
+    /// True if it is the text in an agent's events; false for the raw output.
     pub readable: bool,
     #[serde(flatten)]
     pub text: Excerpt,
@@ -174,7 +175,7 @@ pub struct LogReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttemptReport {
     pub attempt: Attempt,
-    /// Which of the executions of the attempt, from 1.
+    /// Number of the execution within the attempt, from 1.
     pub execution: u32,
     pub outcome: AttemptOutcome,
     pub started_at: Time,
@@ -194,18 +195,18 @@ pub struct AttemptReport {
     pub error: Option<String>,
 }
 
-/// What came of an execution.
+/// Result of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttemptOutcome {
     Completed,
     Failed,
-    /// It was begun and never ended: whoever executed it was stopped or died.
+    /// It started and never ended: its executor was stopped or died.
     Interrupted,
     Running,
-    /// A person is asked.
+    /// It waits for a user's answer.
     Asking,
-    /// A person was asked, and has answered.
+    /// A user has answered.
     Answered,
 }
 

@@ -1,4 +1,4 @@
-//! What a step was to say or to run, as its author wrote it.
+//! The prompt or command of a step, as its author wrote it.
 
 use super::Asked;
 use super::excerpt::{Excerpt, Room};
@@ -7,7 +7,7 @@ use crate::workflow::plan::{Action, Code, ShellText, SpellSource, Step, Words};
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Fills every hole with itself.
+/// A scope that replaces every placeholder by itself.
 struct AsWritten;
 
 impl Scope for AsWritten {
@@ -20,7 +20,7 @@ fn text(template: &Template) -> String {
     template.render(&AsWritten).unwrap_or_default()
 }
 
-/// What is known of it before anything is executed.
+/// Returns the prompt or command before execution; `None` for loops and merges.
 pub fn as_written(step: &Step) -> Option<Asked> {
     let (what, text) = match &step.action {
         Action::Exec { argv } => {
@@ -53,7 +53,7 @@ pub fn as_written(step: &Step) -> Option<Asked> {
     Some(Asked { what, as_sent: false, text: Excerpt::of(&text, Room::USUAL) })
 }
 
-/// A word of a command line, in quotes where a shell would want them.
+/// Quotes a word of a command line if a shell needs it.
 fn shown(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%${}".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
