@@ -1,6 +1,6 @@
-//! What people do to runs and tasks where they look at them, in `top` or in a browser: the verbs do
-//! it, in processes of their own. They check, they acknowledge, and a run that goes on does not end
-//! when somebody stops looking.
+//! Actions that a user takes on runs and tasks in `top` or in a browser. Each action runs the
+//! matching verb in a child process: the verb validates and acknowledges it, and a run that the
+//! verb continues does not end when the user closes the dashboard.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,21 +18,22 @@ use crate::exec::{Errand, Streams};
 use crate::ids::RunId;
 use crate::ui::board::{Board, Standing};
 
-/// How long a word on a command line may be.
+/// Maximum length of one command line argument, in bytes.
 pub const LONGEST: usize = 64 << 10;
 
-/// A question as somebody has seen it.
+/// A question of a gate, as it was shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     pub run: String,
     pub node: String,
-    /// The very question: a node may ask again in another round.
+    /// Path of the asking step. A node may ask again in another iteration, so its name is not
+    /// enough.
     pub step: String,
-    /// The digest of what was shown: an answer counts for nothing else.
+    /// Digest of the text that was shown. The answer applies only to a question with this digest.
     pub shown: String,
 }
 
-/// Something to be done. Runs and tasks go by their ids.
+/// An action. Runs and tasks are identified by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
     Approve { asked: Question, comment: String },
@@ -42,11 +43,11 @@ pub enum Deed {
     Enqueue { agent: String, title: String, text: String },
 }
 
-/// What came of it.
+/// The result of an action.
 pub enum Came {
-    /// What the verb said.
+    /// The verb ended and printed this document.
     Done(Value),
-    /// It was taken in, and goes on.
+    /// The request was accepted and the verb is still running.
     GoesOn(Rest),
     Refused {
         code: i32,
@@ -54,7 +55,7 @@ pub enum Came {
     },
 }
 
-/// A verb that goes on, whether somebody waits for its end or not.
+/// A verb that is still running. It continues whether or not the caller waits for its end.
 pub struct Rest {
     errand: Errand,
     output: File,
@@ -62,13 +63,13 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// What came of it, if that comes in time.
+    /// Returns the result, or `None` if the verb is still running after `time`.
     fn wait(&mut self, time: Duration) -> Option<Came> {
         let code = self.errand.wait(time)?;
         Some(came(code, &all(&self.output), &all(&self.errors)))
     }
 
-    /// What comes of it in the end.
+    /// Blocks until the verb ends and returns its result.
     pub fn end(mut self) -> Came {
         loop {
             if let Some(came) = self.wait(Duration::from_secs(3600)) {
@@ -78,7 +79,7 @@ impl Rest {
     }
 }
 
-/// Where it is done, and for how long whoever asked for it waits for what comes of it.
+/// The program that runs the verbs, and how long a caller waits for a result.
 pub struct Hands {
     program: PathBuf,
     patience: Duration,
@@ -89,7 +90,7 @@ impl Hands {
         Ok(Hands { program: std::env::current_exe()?, patience })
     }
 
-    /// Lets a verb do it, and waits until it has, or until it is seen to be done.
+    /// Runs the verb. Returns when it ends, when the board shows its effect, or after the timeout.
     pub fn act(&self, around: &Surroundings, deed: &Deed) -> io::Result<Came> {
         let words = deed.words();
         if words.iter().any(|word| word.contains('\0') || word.len() > LONGEST) {
@@ -97,7 +98,7 @@ impl Hands {
             return Ok(Came::Refused { code: 2, message });
         }
         let look = || board(around).is_some_and(|board| deed.is_seen(&board));
-        // What is so before it is asked for is judged by the verb, which is waited for.
+        // If the board shows the effect before the request, only the verb's own result counts.
         let before = look();
         let (output, errors) = (in_memory()?, in_memory()?);
         let (to, also) = (output.try_clone()?, errors.try_clone()?);
@@ -117,7 +118,7 @@ impl Hands {
     }
 }
 
-/// The board as it is now. Nobody waits for the beats of other machines.
+/// Returns a snapshot of the board. Does not wait for heartbeats of other machines.
 fn board(around: &Surroundings) -> Option<Board> {
     show::board(around, show::queue_if_any(around).ok()?).ok()
 }
@@ -135,7 +136,7 @@ fn arguments(around: &Surroundings, words: Vec<String>) -> Vec<OsString> {
 }
 
 impl Deed {
-    /// The verb and what it is given.
+    /// Returns the verb and its arguments.
     fn words(&self) -> Vec<String> {
         let question = |verb: &str, asked: &Question, said: Option<String>| {
             let (step, shown) = (&asked.step, &asked.shown);
@@ -169,7 +170,7 @@ impl Deed {
         }
     }
 
-    /// What the verb reads.
+    /// Returns the file that becomes the verb's standard input.
     fn input(&self) -> io::Result<File> {
         let Deed::Enqueue { text, .. } = self else { return File::open("/dev/null") };
         let mut file = in_memory()?;
@@ -178,7 +179,8 @@ impl Deed {
         Ok(file)
     }
 
-    /// Whether it can be seen to be done, before its verb has ended: that may go on with the run.
+    /// Returns true if the board shows the effect. The verb may still run then: it may continue the
+    /// run.
     fn is_seen(&self, board: &Board) -> bool {
         match self {
             Deed::Approve { asked, .. } | Deed::Reject { asked, .. } => {
@@ -196,7 +198,7 @@ impl Deed {
         }
     }
 
-    /// What came of it, in a line.
+    /// Describes the result in one line.
     pub fn told(&self, came: &Came) -> String {
         let said = match came {
             Came::Refused { message, .. } => return message.replace('\n', "; "),
@@ -222,7 +224,7 @@ impl Deed {
         if let Some(message) = said["message"].as_str() {
             return format!("{what}; {message}");
         }
-        // The run went on in the process of the verb, as far as it could.
+        // The verb's process continued the run as far as possible.
         match said["status"].as_str().filter(|_| said["schema"] == "run/v1") {
             Some("paused") => format!("{what}; it waits for a person"),
             Some(status) => format!("{what}: {status}"),
@@ -231,13 +233,14 @@ impl Deed {
     }
 }
 
-/// A run or a task, told from one another.
+/// Returns the id with `run` or `task` in front of it.
 fn named(target: &str) -> String {
     let what = if RunId::parse(target).is_some() { "run" } else { "task" };
     format!("{what} {target}")
 }
 
-/// What a verb's end means. A run that went on and failed, or paused, was taken up all the same.
+/// Interprets the exit code and output of a verb. A run that was continued and then failed or
+/// paused counts as done: the request itself succeeded.
 fn came(code: i32, output: &str, errors: &str) -> Came {
     let said: Value = serde_json::from_str(output.lines().last().unwrap_or_default())
         .unwrap_or_else(|_| serde_json::from_str(output).unwrap_or_default());
@@ -256,7 +259,8 @@ fn in_memory() -> io::Result<File> {
     Ok(memfd_create("errand", MFdFlags::MFD_CLOEXEC)?.into())
 }
 
-/// What was written, without moving where it is written on.
+/// Reads the file from its start, up to `MOST` bytes, without moving the position that the verb
+/// writes at.
 fn all(file: &File) -> String {
     const MOST: usize = 256 << 10;
     let mut bytes = vec![0; MOST];

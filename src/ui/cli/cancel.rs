@@ -1,9 +1,9 @@
-//! `orchestrate cancel`: a run or a task ended by a person, and told so only when nothing of it
-//! runs any more. It rests until somebody asks for it again.
+//! `orchestrate cancel`: ends a run or a task, and reports success only when none of its processes
+//! runs any more. A cancelled run stays ended until a user retries it.
 //!
-//! A request is a small file, so it works from any machine that sees the volume. Whoever drives
-//! the run, or executes the task, stops what runs and records the end; where nobody does, it is
-//! recorded here.
+//! A request is a small file, so it works from any machine that sees the volume. The process that
+//! drives the run, or executes the task, stops its child processes and records the end. If there is
+//! no such process, this one records the end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,9 +52,10 @@ pub struct TimeoutArg {
     pub timeout: u32,
 }
 
-/// How long somebody else may hold a run's lock before it is taken to be driving it.
+/// Time that another process must hold a run's lock before it counts as the run's driver.
 const DRIVES_AFTER: Duration = Duration::from_millis(50);
-/// How long a lock may be held by nobody that this machine knows, before it is another's.
+/// Time that a lock may be held without a known process on this machine, before the holder is
+/// assumed to be on another machine.
 const UNSEEN_AFTER: Duration = Duration::from_secs(1);
 
 pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
@@ -63,7 +64,7 @@ pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     let board = show::board(&around, queue.clone())?;
     let target = show::target(&around, &board, &args.target)?;
     if let Some(failure) = wrong {
-        // Of a fleet the settings say who is dead.
+        // For a fleet, the settings decide which workers count as dead.
         let alone = matches!(&target, Target::Run(id) if !board.run(id).fleet);
         if !alone {
             return Err(failure);
@@ -74,7 +75,7 @@ pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     cancelled.tell(&around)
 }
 
-/// Cancels a run or a task, and waits until nothing of it runs any more.
+/// Cancels a run or a task, and waits until none of its processes runs any more.
 pub fn cancel(
     around: &Surroundings,
     queue: Option<Arc<FsQueue>>,
@@ -90,7 +91,7 @@ pub fn cancel(
     }
 }
 
-/// `queue drop`, which is the same for tasks.
+/// `queue drop`, which cancels a task.
 pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Failure> {
     let queue = show::need_queue(around)?;
     let board = show::board(around, Some(queue.clone()))?;
@@ -98,7 +99,7 @@ pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Fai
     cancel_task(around, queue, &board, &found, Wait::new(&args.patience))?.tell(around)
 }
 
-/// Waiting, but not for ever.
+/// A wait with a time limit.
 pub struct Wait {
     limit: Duration,
     until: Instant,
@@ -112,7 +113,7 @@ impl Wait {
         Wait { limit, until: Instant::now() + limit, patience: Patience::new(least, most, 1) }
     }
 
-    /// Waits a little. False when the time is over.
+    /// Sleeps for the next poll interval. Returns false if the time limit has passed.
     fn go_on(&mut self) -> bool {
         if Instant::now() >= self.until {
             return false;
@@ -122,25 +123,25 @@ impl Wait {
     }
 }
 
-/// How cancelling went.
+/// The result of a cancellation.
 enum Outcome {
     Cancelled,
-    /// It ended in another way before it could be cancelled.
+    /// The target ended in another way before it could be cancelled.
     TooLate(&'static str),
-    /// What is still alive.
+    /// A description of the processes that are still alive.
     StillAlive(String),
 }
 
-/// What was cancelled: a run or a task that is no more.
+/// A run or a task that is cancelled.
 pub struct Cancelled {
     what: &'static str,
     id: String,
-    /// It was so before.
+    /// True if it was cancelled before this request.
     already: bool,
 }
 
 impl Cancelled {
-    /// It, in a sentence.
+    /// Describes the cancellation in a sentence.
     pub fn words(&self) -> String {
         let Cancelled { what, id, already } = self;
         match already {
@@ -202,7 +203,7 @@ fn cancel_run(
         }
         (Standing::Damaged | Standing::Unreadable, _) => {
             end_what_is_left(around, id, &root);
-            // Somebody may have mended it since.
+            // Another process may have repaired the run since.
             if let Err(error) = board.open(id) {
                 return Err(common::cannot_read(id, &error));
             }
@@ -214,7 +215,7 @@ fn cancel_run(
     }
     let outcome = match queue {
         Some(queue) if view.fleet => of_fleet(around, &queue, id, &root, &mut wait)?,
-        // Whoever has its lock may be a coordinator, which drives others too.
+        // The lock's holder may be a coordinator, which also drives other runs.
         None if view.fleet => {
             return Err(Failure::new(1, format!("run {id} is of a fleet, whose queue is gone"))
                 .hint("`orchestrate doctor` tells more"));
@@ -224,7 +225,8 @@ fn cancel_run(
     judge("run", id.as_str(), &wait, outcome)
 }
 
-/// Ends what runs of a run whose end nobody can record.
+/// Ends the child processes of a run whose journal cannot be written. Does nothing for a run of a
+/// fleet or a run that a process has locked.
 fn end_what_is_left(around: &Surroundings, id: &RunId, root: &Path) {
     let fleet = open::origin(root).is_some_and(|origin| origin.fleet);
     if fleet || lock::is_held(root) {
@@ -237,7 +239,7 @@ fn end_what_is_left(around: &Surroundings, id: &RunId, root: &Path) {
     }
 }
 
-/// Cancels a run that one process drives, or nobody.
+/// Cancels a run that one process drives, or none.
 fn of_process(
     around: &Surroundings,
     id: &RunId,
@@ -271,7 +273,7 @@ fn of_process(
                 if since.elapsed() >= DRIVES_AFTER && asked != Some(pid) {
                     asked = Some(pid);
                     let is_it = || lock::held_by(root).is_some_and(|now| now.pid == Some(pid));
-                    // That it is gone already is seen in the next round.
+                    // If the process is gone already, the next iteration takes the lock.
                     let _ = exec::ask_to_end(pid, is_it);
                 }
             }
@@ -295,7 +297,7 @@ fn outcome_of(status: RunStatus) -> Outcome {
     }
 }
 
-/// Records the end of a run that nobody drives, once nothing of it runs any more.
+/// Ends the remaining child processes of a run that no process drives, then records its end.
 fn record_end(
     around: &Surroundings,
     id: &RunId,
@@ -321,7 +323,7 @@ fn record_end(
     Ok(run.status)
 }
 
-/// Cancels a run whose steps go out as tasks.
+/// Cancels a run whose steps are executed as tasks.
 fn of_fleet(
     around: &Surroundings,
     queue: &Arc<FsQueue>,
@@ -369,8 +371,8 @@ fn still(held: &[StillHeld]) -> String {
     list.join(", ")
 }
 
-/// Ends a run of a fleet that nobody drives and none of whose tasks is held. Nothing, if somebody
-/// came first: whoever it is sees the request.
+/// Ends a run of a fleet that no process drives and that has no claimed tasks. Returns `None` if
+/// another process took the run's lock or task first: that process sees the request.
 fn end_undriven(
     around: &Surroundings,
     queue: &FsQueue,
@@ -387,7 +389,7 @@ fn end_undriven(
                 return Ok(None);
             }
         }
-        // Its task may turn up yet: whoever finds it must see the request.
+        // The run's task may still appear. The process that claims it must find the request.
         None => return Ok(Some(outcome_of(status))),
         Some(_) => {}
     }
@@ -395,7 +397,8 @@ fn end_undriven(
     Ok(Some(outcome_of(status)))
 }
 
-/// Looks after dead holders once a beat, as members of the fleet do: there may be none.
+/// Checks for dead holders once per heartbeat interval, as members of the fleet do: there may be no
+/// member.
 struct Watch {
     undertaker: Undertaker,
     beat: Duration,
@@ -483,7 +486,7 @@ fn ended_as(end: End) -> Outcome {
     }
 }
 
-/// Takes back a request to cancel a run, and what it left: the run is to go on.
+/// Withdraws a request to cancel a run and removes its marker, so that the run can continue.
 pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
     let _ = std::fs::remove_file(root.join(CANCEL));
     match queue {
@@ -492,7 +495,7 @@ pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Fa
     }
 }
 
-/// Stops what some steps of a run are out as, so that the run can go on elsewhere in the workflow.
+/// Stops the tasks of some steps, so that the run can continue at another step of the workflow.
 pub fn stop_steps(
     around: &Surroundings,
     queue: &Arc<FsQueue>,

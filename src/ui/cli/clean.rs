@@ -1,5 +1,5 @@
-//! `orchestrate clean`: old runs removed, with their tasks, and what is old and over in the queue.
-//! What is not over is never touched. Worktrees of beads are in `clean_trees.rs`.
+//! `orchestrate clean`: removes old runs with their tasks, and old finished entries of the queue.
+//! It never touches unfinished work. The worktrees of beads are in `clean_trees.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     }
     let workspace = common::open_workspace(&around)?;
     let mut gone = Vec::new();
-    // What cannot be removed is no reason to keep the rest.
+    // A failure to remove one entry does not keep the others.
     let mut failed = None;
     for (id, path) in &old.runs {
         let goes = args.dry_run || {
@@ -106,7 +106,8 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Keeps the first of several failures, for the end, and tells of the others. Gives false.
+/// Stores the first of several failures in `first`, to be returned at the end, and prints the
+/// others. Always returns false.
 fn note(first: &mut Option<Failure>, failure: Failure) -> bool {
     match first {
         None => *first = Some(failure),
@@ -153,7 +154,7 @@ fn throw_away(heap: &Heap) -> Result<(), Failure> {
     })
 }
 
-/// ORCHESTRATE_KEEP_RUNS in milliseconds, where it is set.
+/// Returns ORCHESTRATE_KEEP_RUNS (days) in milliseconds, or `None` if it is unset or empty.
 pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
     match text.to_string_lossy().trim() {
@@ -168,8 +169,9 @@ pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, with their tasks, where that is set. A run
-/// that has ended well stays so if an old one cannot be removed.
+/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, with their tasks; does nothing if `age_ms`
+/// is `None`. A failure is printed, not returned: it does not change the outcome of the current
+/// run.
 pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
     let Some(age_ms) = age_ms else { return };
     let removed = queue_if_any(around).and_then(|queue| {
@@ -191,22 +193,22 @@ pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
     }
 }
 
-/// The runs that can go, and those that there are.
+/// The runs that can be removed, and all runs.
 struct Old {
     runs: Vec<(RunId, PathBuf)>,
-    /// Those that would go, but for this.
+    /// Runs that are old enough but are kept, each with the reason.
     staying: Vec<(RunId, Stays)>,
     all: HashSet<RunId>,
     open: HashSet<RunId>,
 }
 
-/// Why a run stays although it is old enough.
+/// The reason to keep a run that is old enough.
 enum Stays {
-    /// It waits for a person.
+    /// It waits for a user's answer.
     Asks,
-    /// So many processes of it go on, which nobody could end any more.
+    /// This many of its processes are alive. Without the run, no command could end them.
     Runs(usize),
-    /// It is of another workspace.
+    /// It belongs to another workspace.
     Elsewhere(PathBuf),
 }
 
@@ -240,7 +242,7 @@ impl Old {
             return Err(Failure::new(1, format!("cannot list `{}`: {error}", dir.display())));
         }
         let workspace = common::open_workspace(around)?;
-        // Whoever waits for a coordinator, or is held by one, is not over.
+        // A run whose task is waiting for a coordinator, or is claimed by one, is not over.
         let out = queue.map(|queue| run_task::out(queue)).transpose();
         let out = out.map_err(|error| unreadable(&error))?.unwrap_or_default();
         let (mut runs, mut staying) = (Vec::new(), Vec::new());
@@ -273,7 +275,7 @@ impl Old {
         Ok(Old { runs, staying, all, open })
     }
 
-    /// What there is of runs when some are gone.
+    /// Returns the runs that remain when `gone` are removed.
     fn without<'a>(&self, gone: impl Iterator<Item = &'a RunId>) -> Runs {
         let gone: HashSet<RunId> = gone.cloned().collect();
         let kept = self.all.difference(&gone).cloned().collect();
@@ -281,8 +283,8 @@ impl Old {
     }
 }
 
-/// Whether a run is over, and whether it is old. One that is blocked or was stopped can be resumed,
-/// and one that cannot be read may be repaired: none of them is over.
+/// Returns whether a run is over and whether it is old. A blocked or stopped run can be resumed,
+/// and an unreadable run may be repaired: none of these is over.
 fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
     let (status, touched) = last_known(path, id);
     let over =
@@ -290,8 +292,8 @@ fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
     (over, SystemClock.now().ms_since(touched) > age_ms)
 }
 
-/// Whether a run waits for a person, who may take as long as they like. One that nothing mends can
-/// take no answer.
+/// Returns true if a run waits for a user's answer, which has no time limit. A run that cannot be
+/// repaired accepts no answer, so it counts as false.
 fn asks(workspace: &Workspace, path: &Path) -> bool {
     match open::look(workspace, path) {
         Ok((_, run)) => run.has_gate(),
@@ -303,19 +305,19 @@ fn asks(workspace: &Workspace, path: &Path) -> bool {
     }
 }
 
-/// Whether a step of a run waits for a worker, or is executed by one.
+/// Returns true if a step of the run is queued for a worker or being executed by one.
 fn has_steps_out(queue: &FsQueue, workspace: &Workspace, path: &Path) -> bool {
     let Ok((_, run)) = open::look(workspace, path) else { return false };
     run_task::steps_out(&run).iter().any(|task| {
         let id = TaskId::parse(&task.id);
         let place = id.map(|id| queue.find(&task.agent, run.id.as_str(), &id));
-        // What cannot be looked for may be anywhere.
+        // A task whose place cannot be read counts as not ended.
         !matches!(place, None | Some(Ok(None | Some(Place::Ended { .. }))))
     })
 }
 
-/// How a run stands and when it was last written to, by its state; by its id where that cannot be
-/// read.
+/// Returns a run's status and the time of its last write, from its state file. If that cannot be
+/// read, the time comes from the run's id.
 fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
     let state = disk::machine().read(&path.join(store::STATE)).unwrap_or_default();
     let by_id = || {
@@ -336,7 +338,7 @@ fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
     }
 }
 
-/// Removes a run. False if somebody has taken it up since it was looked at.
+/// Removes a run. Returns false if another process has picked it up since it was checked.
 fn remove(
     workspace: &Workspace,
     path: &Path,
@@ -369,7 +371,7 @@ fn remove_run(path: &Path, lock: Result<RunLock, LockError>) -> std::io::Result<
     std::fs::remove_dir_all(path)
 }
 
-/// The beads of some runs, by their ids.
+/// Returns the ids of the beads of some runs, each with its run.
 fn beads_in(dir: &Path, runs: HashSet<RunId>) -> HashMap<String, RunId> {
     let mut beads = HashMap::new();
     for run in runs {
@@ -382,7 +384,7 @@ fn beads_in(dir: &Path, runs: HashSet<RunId>) -> HashMap<String, RunId> {
     beads
 }
 
-/// Takes `latest` away when it leads to nothing.
+/// Removes the link `latest` if its target is missing.
 fn mend_latest(dir: &Path) {
     let link = dir.join("latest");
     if link.symlink_metadata().is_ok() && !link.exists() {

@@ -1,5 +1,6 @@
-//! What `clean` does with the worktrees of beads: those go whose work is in their base, or that
-//! never had any. Of each it says why it goes or stays.
+//! The part of `clean` that removes the worktrees of beads: those whose work is merged into their
+//! base, and those that never had any work. It prints the reason for each worktree that it removes
+//! or keeps.
 
 use std::collections::HashMap;
 
@@ -12,20 +13,20 @@ use crate::ids::RunId;
 use crate::time::Time;
 use crate::worktree::{Fate, Trees, View};
 
-/// What of the worktrees is to go.
+/// Options for a cleanup of worktrees.
 pub struct Cleaning<'a> {
-    /// What was touched since stays.
+    /// Worktrees that were touched after this time are kept.
     pub before: Time,
-    /// Beads by their ids, with a run of each that is not over.
+    /// Bead ids that an unfinished run uses, each with one such run.
     pub in_use: HashMap<String, RunId>,
     pub dry_run: bool,
     pub around: &'a Surroundings,
 }
 
 impl Cleaning<'_> {
-    /// Removes what is old and nobody's loss. Gives how many there were.
+    /// Removes old worktrees that hold no unmerged work, and returns their number.
     pub fn clean(&self) -> Result<usize, Failure> {
-        // Where there is no repository, or none of ours in it, there is nothing to do.
+        // Without a repository, or without worktrees of ours in it, there is nothing to do.
         let Ok(trees) = Trees::open(&self.around.workspace) else { return Ok(0) };
         if !trees.repo.home().exists() && !trees.dir().exists() {
             return Ok(0);
@@ -36,8 +37,8 @@ impl Cleaning<'_> {
             self.look_for_holder(&trees, view)?;
             let mut fate = self.judge(view);
             if matches!(fate, Fate::Goes(_)) && !self.dry_run {
-                // Something has changed since it was looked at, or git does not want to: that is
-                // no reason to keep the others.
+                // The worktree has changed since it was checked, or git refuses. Continue with the
+                // others.
                 if let Err(error) = trees.remove(&view.id, None) {
                     fate = Fate::Stays(error.to_string());
                 }
@@ -48,8 +49,8 @@ impl Cleaning<'_> {
         Ok(gone)
     }
 
-    /// Finds out whether a holder on another machine is there at all, if nothing but that holder
-    /// keeps a worktree.
+    /// Checks whether a holder on another machine is alive, if that holder is the only reason to
+    /// keep a worktree.
     fn look_for_holder(&self, trees: &Trees, view: &mut View) -> Result<(), Failure> {
         let Some(holder) = view.holder.take_if(|_| view.holder_lives) else { return Ok(()) };
         let waits = matches!(self.judge(view), Fate::Goes(_));

@@ -1,9 +1,9 @@
-//! `orchestrate command`: a command file called directly, with arguments, outside any workflow;
-//! and the list of those that there are.
+//! `orchestrate command`: calls a command file directly, with arguments and without a workflow;
+//! also lists the command files.
 //!
-//! A call is a run like any other, of a workflow of one node whose prompt is the person's message.
-//! The message is the file's text with the arguments in it. A message is put into a prompt as it
-//! is, so nothing in the file or in an argument is taken for a variable of workflows.
+//! A call is a normal run of a workflow with one node, whose prompt is the user's message. The
+//! message is the file's text with the arguments inserted. A message goes into a prompt verbatim,
+//! so nothing in the file or in an argument is interpreted as a workflow variable.
 
 use std::path::{Path, PathBuf};
 
@@ -83,7 +83,7 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let root = owned.store.root().to_owned();
-    // The answer is the data here, not how the run went.
+    // The output document is the answer, not the run summary.
     let json = std::mem::take(&mut around.common.json);
     let (code, run) = common::drive(&around, owned, &options, &signals, None)?;
     let answer = if code == 0 { Some(answer(&run, &root)?) } else { None };
@@ -101,7 +101,7 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// Finds the file, and puts the arguments into its text.
+/// Finds the command file and inserts the arguments into its text.
 fn read(args: &RunArgs, around: &Surroundings) -> Result<(PathBuf, String), Failure> {
     let name = &args.name;
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
@@ -147,7 +147,7 @@ fn provider(args: &RunArgs, around: &Surroundings) -> Result<String, Failure> {
     Err(Failure::new(2, message).hint(format!("the settings have {}", list.join(", "))))
 }
 
-/// The workflow that a call is a run of. JSON is YAML too, so any text can stand in it.
+/// Builds the one-node workflow of a call. JSON is also YAML, so it can contain any text.
 fn workflow(args: &RunArgs) -> String {
     let id = if name_fault(&args.name).is_none() { args.name.as_str() } else { "command" };
     let mut document = json!({
@@ -163,7 +163,7 @@ fn workflow(args: &RunArgs) -> String {
     format!("{document:#}\n")
 }
 
-/// What the one node gave; what is long lies in a file.
+/// Returns the output of the only node. A long output is read from its file.
 fn answer(run: &Run, root: &Path) -> Result<String, Failure> {
     let record = run.body.slots.first().and_then(|slot| slot.record.as_deref());
     let Some(record) = record else { return Ok(String::new()) };
@@ -212,7 +212,7 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A path as people know it: from the workspace on, where it lies in it.
+/// Returns the path relative to the workspace if it is inside it, else unchanged.
 fn shown(around: &Surroundings, path: &Path) -> String {
     path.strip_prefix(&around.workspace).unwrap_or(path).display().to_string()
 }

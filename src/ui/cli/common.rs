@@ -1,4 +1,5 @@
-//! What several verbs share: surroundings, reading a workflow, starting and driving a run.
+//! Functions that several verbs share: they read the invocation's surroundings, load a workflow,
+//! and create and drive a run.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -55,13 +56,13 @@ use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::{Workspace, dangling, resolved};
 
-/// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
+/// Clock offset in milliseconds, and the disk faults to inject. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
-/// What to do again where no run was made.
+/// The hint for a disk error that occurred before the run existed.
 const RUN_AGAIN: &str = "run it again";
-/// How long a run may take to let go of the checkout after it was seen to be over.
+/// Maximum time that a run needs to release the checkout after its status shows that it is over.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// Flags that decide how a run goes.
@@ -98,12 +99,12 @@ pub enum OnErrorArg {
 }
 
 impl RunOptions {
-    /// The policy of a new run.
+    /// Returns the policy of a new run.
     pub fn new_policy(&self, around: &Surroundings) -> Policy {
         self.policy(Policy::default().limit_visits(around.config.max_visits))
     }
 
-    /// The policy these flags make of `base`.
+    /// Returns `base`, overridden by these flags.
     pub fn policy(&self, base: Policy) -> Policy {
         let on_error = self.on_error.map(|choice| match choice {
             OnErrorArg::Stop => OnError::Stop,
@@ -119,26 +120,27 @@ impl RunOptions {
     }
 }
 
-/// Who drives a run that flags are given for.
+/// The process that drives a run, for checking the flags of that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// This process, which executes everything too.
+    /// This process, which also executes every step.
     Alone,
-    /// This process, for workers.
+    /// This process; workers execute the steps.
     ForFleet,
-    /// A coordinator, sooner or later.
+    /// A coordinator, at some later time.
     Coordinator,
 }
 
 impl Driver {
-    /// Whoever drives a run in this process.
+    /// Returns the driver for a run that this process drives.
     pub fn here(fleet: bool) -> Driver {
         if fleet { Driver::ForFleet } else { Driver::Alone }
     }
 }
 
 impl RunOptions {
-    /// A flag that is given; only whoever drives a run has a use for it.
+    /// Returns one of the flags that are set, or `None`. Only the process that drives a run uses
+    /// these flags.
     pub fn any(&self) -> Option<&'static str> {
         let flags = [
             ("--progress", self.progress),
@@ -151,7 +153,8 @@ impl RunOptions {
         flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
     }
 
-    /// Refuses flags that do nothing where the run is only handed on, or not even that.
+    /// Rejects all of these flags, for a command that does not drive the run itself. `why` is the
+    /// reason for the message.
     pub fn check_none(&self, why: &str) -> Result<(), Failure> {
         match self.any() {
             Some(flag) => {
@@ -162,8 +165,8 @@ impl RunOptions {
         }
     }
 
-    /// Refuses flags that do nothing for this workflow, or with whoever drives it: whoever gives
-    /// one means something by it.
+    /// Rejects flags that have no effect for this workflow or this driver, so that the user does
+    /// not rely on them.
     pub fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
         let nodes = plan.root.edges.is_some();
         let of_steps = [
@@ -212,11 +215,11 @@ impl RunOptions {
     }
 }
 
-/// The surroundings of the program, read once.
+/// The environment of this invocation, read once at startup.
 #[derive(Clone)]
 pub struct Surroundings {
     pub workspace: PathBuf,
-    /// Where runs are kept.
+    /// Directory that holds the runs.
     pub state_dir: PathBuf,
     pub environment: Environment,
     pub config: Config,
@@ -229,8 +232,8 @@ impl Surroundings {
         Surroundings::look_by(common, load_config)
     }
 
-    /// The same for one who must not be stopped by settings that are wrong: those built in are
-    /// taken then. Says what is wrong.
+    /// Like `look`, but falls back to the built-in settings if the settings are invalid. Also
+    /// returns the failure in that case.
     pub fn look_anyway(common: &Common) -> Result<(Surroundings, Option<Failure>), Failure> {
         let mut wrong = None;
         let around = Surroundings::look_by(common, |common, workspace, environment| {
@@ -242,7 +245,7 @@ impl Surroundings {
         Ok((around, wrong))
     }
 
-    /// The same for one who only warns of them.
+    /// Like `look_anyway`, but logs a warning about invalid settings.
     pub fn look_warned(common: &Common) -> Result<Surroundings, Failure> {
         let (around, wrong) = Surroundings::look_anyway(common)?;
         if let Some(failure) = wrong {
@@ -304,22 +307,23 @@ impl Surroundings {
         }
     }
 
-    /// Whether the environment leaves it to us.
+    /// Returns true if `NO_COLOR` is unset or empty.
     pub fn may_colour(&self) -> bool {
         self.environment.get("NO_COLOR").is_none_or(|value| value.is_empty())
     }
 
-    /// Whether standard error is a terminal that can be drawn on.
+    /// Returns true if stderr is a terminal that supports cursor movement.
     pub fn has_screen(&self) -> bool {
         std::io::stderr().is_terminal() && !self.is_dumb()
     }
 
-    /// Whether the terminal knows neither colours nor places, as far as it is named.
+    /// Returns true if `TERM` is unset, empty or `dumb`: a terminal without colours and cursor
+    /// movement.
     pub fn is_dumb(&self) -> bool {
         self.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
     }
 
-    /// Tells something that is neither data nor wrong.
+    /// Prints a message on stderr that is neither data nor an error. Does nothing with `--quiet`.
     pub fn say(&self, line: impl std::fmt::Display) {
         if !self.common.quiet {
             talk(line);
@@ -327,10 +331,11 @@ impl Surroundings {
     }
 }
 
-/// Returns the nearest directory above `here` that is a workspace, if `here` is none itself.
+/// Returns the nearest ancestor of `here` that is a workspace, or `None` if there is none or `here`
+/// itself is one.
 ///
-/// A workspace decides which programs run. So a directory of another user counts only where that
-/// user is root or owns `here` as well: else a file in `/tmp` could take over commands.
+/// A workspace decides which programs run. So a directory of another user counts only if that user
+/// is root or also owns `here`; otherwise a file in `/tmp` could take over commands.
 fn workspace_above(here: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let owner = |path: &Path| path.symlink_metadata().ok().map(|file| file.uid());
@@ -350,7 +355,7 @@ fn workspace_above(here: &Path) -> Option<PathBuf> {
     Some(found.to_owned())
 }
 
-/// Says which workspace is used where that is not the current directory. Once a process.
+/// Prints the workspace, once per process. Called if it is not the current directory.
 fn name_workspace(common: &Common, workspace: &Path) {
     static SAID: std::sync::Once = std::sync::Once::new();
     if !common.quiet {
@@ -358,10 +363,10 @@ fn name_workspace(common: &Common, workspace: &Path) {
     }
 }
 
-/// The directory that makes a directory a workspace.
+/// Name of the directory that makes its parent a workspace.
 const OWN_DIR: &str = ".orchestrate";
 
-/// A wrong clock and a failing disk, where a test of the fleet asks for them.
+/// Sets up a clock offset and disk faults if the environment asks for them. For tests of the fleet.
 fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
     let get = |key: &str| Some(environment.get(key)?.to_string_lossy().into_owned());
     let wrong = |key: &str, text: &str, wanted: &str| {
@@ -409,7 +414,7 @@ fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Resu
     Ok(())
 }
 
-/// Says that settings do not count because they are wrong.
+/// Logs a warning that the settings are invalid and the built-in ones are used.
 pub fn warn_of_settings(failure: &Failure) {
     tracing::warn!("the settings are wrong, and those built in are taken: {}", failure.located());
 }
@@ -423,7 +428,7 @@ fn load_config(
     Config::load(&optional, named.as_deref()).map_err(|error| bad_config(&error))
 }
 
-/// The settings files that count if they are there, and the one that was named.
+/// Returns the settings files that are optional, and the one that the user named.
 pub fn settings_files(
     common: &Common,
     workspace: &Path,
@@ -448,7 +453,8 @@ pub fn bad_config(error: &ConfigError) -> Failure {
     Failure::in_text(problems.clone(), &file.display().to_string(), text)
 }
 
-/// Shows problems in their places. Past a hundred nobody reads on, so the rest is counted.
+/// Renders problems with their source lines. After 100 problems, only prints the number of the
+/// others.
 pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
     const SHOWN: usize = 100;
     let shown = problems.iter().take(SHOWN).map(|problem| problem.show(file, text));
@@ -459,15 +465,15 @@ pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
     shown
 }
 
-/// A workflow read and compiled.
+/// A workflow that was read and compiled.
 pub struct Loaded {
     pub plan: Plan,
     pub file: String,
     pub text: String,
     pub warnings: Vec<Problem>,
-    /// The files beside it that it is made of.
+    /// The other files that the workflow includes.
     pub parts: Vec<Kept>,
-    /// The spells that it is made of.
+    /// The spells that the workflow uses.
     pub spells: Vec<Page>,
 }
 
@@ -486,20 +492,21 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "it must be a number from 1 on".into())
 }
 
-/// Where a workflow lies: by its name from here, else from the workspace.
+/// Returns the path of a workflow file: relative to the current directory if it exists there, else
+/// relative to the workspace.
 pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
     if file.exists() { file.to_owned() } else { around.workspace.join(file) }
 }
 
-/// Reads and compiles a workflow file, or a grimoire by its name; every problem of it is in the
-/// failure.
+/// Reads and compiles a workflow file, or a grimoire given by its name. The failure contains all
+/// problems.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let found = find_workflow(around, file);
     let (file, text) = found.map_err(|message| no_workflow(around, file, message))?;
     load_text(around, &file, &text)
 }
 
-/// Says why there is no workflow, and which may have been meant.
+/// Returns a failure with this message, and a hint with a similar workflow name if there is one.
 pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
     let failure = Failure::new(2, message);
     match near_workflow(around, file) {
@@ -508,7 +515,7 @@ pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failu
     }
 }
 
-/// The workflow that may have been meant by a name that is none.
+/// Returns the name of the existing workflow or built-in grimoire that is most similar to `file`.
 pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     let dir = file.parent().unwrap_or(Path::new(""));
     let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
@@ -523,7 +530,8 @@ pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     near.filter(|near| *near != wanted).map(str::to_owned)
 }
 
-/// A grimoire by its name: what it is called, and its text. Nothing where there is none.
+/// Returns the display name and the text of a grimoire, or `None` if there is no grimoire of this
+/// name.
 pub fn find_grimoire(
     around: &Surroundings,
     name: &str,
@@ -531,13 +539,13 @@ pub fn find_grimoire(
     grimoires::find(name, &|path| {
         let path = Path::new(path);
         let there = workflow_path(around, path).exists();
-        // A link to nothing is not as good as nothing: reading it tells what is wrong.
+        // Do not treat a dangling link as missing: reading it reports the actual error.
         let meant = there || dangling(&around.workspace, path).is_some();
         meant.then(|| read_workflow(around, path))
     })
 }
 
-/// A workflow file, or a grimoire by its name: what it is called, and its text.
+/// Returns the display name and the text of a workflow file, or of a grimoire given by its name.
 pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, String), String> {
     let name = file.display().to_string();
     if !workflow_path(around, file).exists()
@@ -549,21 +557,21 @@ pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, Stri
     Ok((path_in_workspace(around, file).unwrap_or(name), text))
 }
 
-/// A path that the user gave from a directory below the workspace, as it is from the workspace.
-/// `None` where it means the same from there.
+/// Converts a path that is relative to a directory below the workspace into one relative to the
+/// workspace. Returns `None` if both are the same.
 fn path_in_workspace(around: &Surroundings, file: &Path) -> Option<String> {
     let here = std::env::current_dir().ok()?.canonicalize().ok()?;
     if here == around.workspace || !file.exists() {
         return None;
     }
     let whole = here.join(file);
-    // The directory is told without links; the file by its own name.
+    // Resolve links in the directory, but keep the file's own name.
     let whole = whole.parent()?.canonicalize().ok()?.join(whole.file_name()?);
     let inside = whole.strip_prefix(&around.workspace).unwrap_or(&whole);
     Some(inside.to_string_lossy().into_owned())
 }
 
-/// Reads a workflow file as text. The error is a whole message.
+/// Reads a workflow file as text. The error is a complete message.
 pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
     let name = file.display();
     if workflow_path(around, file).is_dir() {
@@ -578,9 +586,10 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
     })
 }
 
-/// Reads a file of at most `limit` bytes; a device may have no end, and a pipe nobody who writes.
+/// Reads a file of at most `limit` bytes. The limit protects against endless devices; a pipe
+/// without a writer is an error.
 pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    // Opened so, a pipe is there at once. With regular files it makes no difference.
+    // With this flag, opening a pipe does not block. It has no effect on regular files.
     let flags = nix::libc::O_NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut bytes = match file.metadata()?.file_type().is_fifo() {
@@ -594,15 +603,16 @@ pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Waits until somebody writes to a pipe, and then lets it be read as any file; gives what was read
-/// by then. Whoever writes may take their time, but somebody must be there.
+/// Waits until a pipe has data or its writer is done, then makes the pipe blocking. Returns the
+/// bytes that were read meanwhile. A slow writer is fine, but a pipe without any writer is an
+/// error.
 fn wait_for_writer(mut pipe: &std::fs::File) -> std::io::Result<Vec<u8>> {
     const PATIENCE: u16 = 3_000;
     let mut begun = Vec::new();
     while begun.is_empty()
         && poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], PATIENCE)? == 0
     {
-        // Only where nobody has it open for writing is this its end.
+        // A read of 0 bytes means that no process has the pipe open for writing.
         let mut byte = [0; 1];
         match pipe.read(&mut byte) {
             Ok(0) => return Err(std::io::Error::other("it is a pipe, and nobody writes to it")),
@@ -626,39 +636,40 @@ pub struct Owned {
     pub run: Run,
     pub store: Store,
     pub lock: RunLock,
-    /// Its turn to change the checkout, where it needs one and is driven here.
+    /// Lock on the checkout, if the run changes the checkout and this process drives it.
     pub checkout: Option<RunLock>,
 }
 
-/// What a new run is made of.
+/// The parameters of a new run.
 pub struct NewRun<'a> {
     pub loaded: &'a Loaded,
     pub plan: Plan,
     pub context: Map<String, Value>,
     pub policy: Policy,
     pub only_step: Option<String>,
-    /// Where the processed directory is archived after success; empty for the run's directory.
+    /// Destination of the archive of the processed directory after success. Empty means the run's
+    /// directory.
     pub archive: Option<String>,
-    /// Its steps go out as tasks.
+    /// True if the steps are executed as tasks by workers.
     pub fleet: bool,
-    /// What it is started for.
+    /// The request that the run is started for.
     pub request: Option<Box<Request>>,
 }
 
 impl<'a> NewRun<'a> {
-    /// A whole workflow, run by this process.
+    /// Returns the parameters to run a whole workflow in this process.
     pub fn of(loaded: &'a Loaded, context: Map<String, Value>, policy: Policy) -> Self {
         let plan = loaded.plan.clone();
         let (only_step, archive, fleet, request) = (None, None, false, None);
         NewRun { loaded, plan, context, policy, only_step, archive, fleet, request }
     }
 
-    /// Refuses a run that would fail at something that is known now, before any agent has begun.
+    /// Rejects a run that is already known to fail later, before any agent starts.
     pub fn check(&self) -> Result<(), Failure> {
         let request = self.request.as_deref();
         let bead = request.and_then(|request| request.bead.as_ref());
         self.check_merges(request)?;
-        // Of one step alone, others come to nothing.
+        // If only one step runs, problems of the other steps do not matter.
         if self.only_step.is_some() {
             return Ok(());
         }
@@ -672,7 +683,8 @@ impl<'a> NewRun<'a> {
         Err(Failure::in_text(located(text, missing), file, text))
     }
 
-    /// A merge needs a branch, which only a bead with a worktree has.
+    /// Rejects a plan with an unconditional merge step if the run has no branch to merge. Only a
+    /// bead with a worktree has one.
     fn check_merges(&self, request: Option<&Request>) -> Result<(), Failure> {
         let mut merge = None;
         self.plan.root.walk(&mut |step| {
@@ -695,11 +707,11 @@ impl<'a> NewRun<'a> {
     }
 }
 
-/// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
-/// whole is not left behind in part.
+/// Creates a run: its directory, its first files, its lock, and `latest`. Removes the directory
+/// again if the first files cannot be written.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     new.check()?;
-    // A run of a fleet waits for its turn when it is driven.
+    // A run of a fleet waits for the checkout when it is driven.
     let checkout = if new.fleet { None } else { take_checkout(around, &new.plan)? };
     let dir = &around.state_dir;
     let warnings = &new.loaded.warnings;
@@ -732,14 +744,14 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     Ok(owned)
 }
 
-/// Makes a run of which nothing is there yet under an id that is given, for others to drive. It
-/// appears whole or not at all.
+/// Creates a run under a given id that does not exist yet, for other processes to drive. The run
+/// appears complete or not at all.
 pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
     new.check()?;
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));
-    // An earlier try may have left something, which must not be gone on with.
+    // Remove leftovers of an earlier attempt.
     let _ = std::fs::remove_dir_all(&making);
     disk::machine().make_dirs(&making).map_err(failed)?;
     keep_from_git(&around.workspace);
@@ -752,8 +764,8 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     Ok(owned)
 }
 
-/// Hides from git what is the engine's in a workspace. Nothing depends on it but the order in
-/// somebody's checkout.
+/// Hides the engine's files in a workspace from git. A failure is only logged: it affects nothing
+/// but the output of `git status`.
 pub fn keep_from_git(workspace: &Path) {
     let own = workspace.join(".orchestrate");
     if let Err(error) = disk::keep_from_git(&*disk::machine(), &own) {
@@ -761,7 +773,7 @@ pub fn keep_from_git(workspace: &Path) {
     }
 }
 
-/// Puts into a new run's directory what belongs there.
+/// Writes the first files into a new run's directory.
 fn fill(
     around: &Surroundings,
     new: NewRun,
@@ -800,7 +812,7 @@ fn fill(
     let store = Store::create(disk::machine(), root, &frozen, &plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     if new.fleet {
-        // Any machine may look for answers there, before one is given.
+        // Other machines look for answers in this directory, so create it before the first answer.
         let control = root.join(CONTROL);
         disk::machine().make_dirs(&control).map_err(|source| {
             let error = StoreError { doing: "make", path: control, source };
@@ -812,7 +824,7 @@ fn fill(
     Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
-/// Copies the files that a workflow is made of, and makes the place for what it will make.
+/// Copies the files that a workflow includes into the run, and creates its artifacts directory.
 pub fn keep_parts(
     around: &Surroundings,
     root: &Path,
@@ -835,7 +847,7 @@ pub fn keep_parts(
     parts::keep(root, &kept.collect::<Vec<_>>()).map_err(wrong)
 }
 
-/// Begins to keep the log of a run.
+/// Starts to write the log of a run.
 pub fn keep_log(
     around: &Surroundings,
     plan: &Plan,
@@ -849,12 +861,12 @@ pub fn keep_log(
     })
 }
 
-/// A run that its disk has failed.
+/// Returns the failure for a disk error of an existing run.
 pub fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
     hinted(Failure::new(1, error), &error.source, &format!("`{ORCHESTRATE} resume {id}`"))
 }
 
-/// Adds the cure where one is known; `again` is what to do after it.
+/// Adds a hint for known kinds of disk errors. `again` is the action that follows the repair.
 fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
     use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match error.kind() {
@@ -864,13 +876,13 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
         ReadOnlyFilesystem | PermissionDenied if again == RUN_AGAIN => {
             failure.hint("the workspace must be writable, or give `--state-dir`")
         }
-        // A run that is there already cannot be kept elsewhere.
+        // An existing run cannot be moved to another directory.
         ReadOnlyFilesystem | PermissionDenied => failure.hint("its directory must be writable"),
         _ => failure,
     }
 }
 
-/// A run that cannot be read: why, and what helps.
+/// Returns the failure for an unreadable run: the reason, and a hint.
 pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
     if error.is_forbidden() {
         let message = format!("run {id} cannot be read by this user: {error}");
@@ -887,7 +899,8 @@ pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
     })
 }
 
-/// The same, and what of it goes on although nobody drives it.
+/// Like [`cannot_read`], and also reports child processes of the run that no process drives any
+/// more.
 pub fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
     let failure = cannot_read(id, error);
     match board::left_behind(run) {
@@ -900,7 +913,7 @@ pub fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
     }
 }
 
-/// What is left to be done about a run that nothing mends.
+/// Returns the hint for a run that cannot be repaired but can be restarted.
 pub fn begins_anew(id: &RunId) -> String {
     format!(
         "put the file back from a copy; without one, `{ORCHESTRATE} resume {id} --force-restart` \
@@ -908,7 +921,7 @@ pub fn begins_anew(id: &RunId) -> String {
     )
 }
 
-/// What is left to be done about a run that cannot even be begun anew.
+/// Returns the hint for a run that can be neither repaired nor restarted.
 pub fn only_removed() -> String {
     format!(
         "start again with `{ORCHESTRATE} run WORKFLOW`; `{ORCHESTRATE} clean --stopped` removes \
@@ -920,12 +933,13 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
     lock::take(root).map_err(|error| cannot_lock(error, root, id))
 }
 
-/// Takes the checkout for a run that changes it, so that no other such run goes on beside it.
+/// Locks the checkout for a run that changes it, so that no other such run uses it at the same
+/// time. Returns `None` if the plan does not change the checkout.
 pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLock>, Failure> {
     if !plan.exclusive {
         return Ok(None);
     }
-    // A run is seen to be over a moment before it lets go of the checkout.
+    // A run's status shows that it is over shortly before it releases the checkout.
     let until = Instant::now() + LETTING_GO;
     loop {
         match try_checkout(around)? {
@@ -936,7 +950,7 @@ pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLoc
     }
 }
 
-/// Takes the checkout, or says who has it.
+/// Locks the checkout. The inner error names the run that holds it.
 fn try_checkout(around: &Surroundings) -> Result<Result<RunLock, String>, Failure> {
     let taken = match checkout::take_lock(&around.workspace) {
         Ok(lock) => lock,
@@ -949,7 +963,7 @@ fn try_checkout(around: &Surroundings) -> Result<Result<RunLock, String>, Failur
             return Err(hinted(failure, &error, "try again"));
         }
     };
-    // One of a fleet goes on while nobody of this machine has the lock.
+    // A run of a fleet can use the checkout although no process of this machine holds the lock.
     Ok(match show::run_with_turn(around) {
         Some(run) => Err(format!("run {run}")),
         None => Ok(taken),
@@ -962,7 +976,7 @@ fn checkout_taken(who: &str) -> Failure {
     )
 }
 
-/// Why a run's lock cannot be had.
+/// Returns the failure for a run's lock that cannot be taken.
 pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
     match error {
         LockError::Held { owner } => {
@@ -981,7 +995,7 @@ pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
     }
 }
 
-/// Points `latest` at a run. It is a convenience: failing to make it fails nothing.
+/// Points the link `latest` at a run. A failure is only logged, because the link is a convenience.
 fn point_latest(dir: &Path, id: &RunId) {
     let temporary = dir.join(format!(".latest.{}", std::process::id()));
     let made = std::os::unix::fs::symlink(id.as_str(), &temporary)
@@ -992,7 +1006,7 @@ fn point_latest(dir: &Path, id: &RunId) {
     }
 }
 
-/// Drives a run to its end and tells how it went. Gives the exit code and the run.
+/// Drives a run to its end and prints the outcome. Returns the exit code and the run.
 pub fn drive(
     around: &Surroundings,
     owned: Owned,
@@ -1012,18 +1026,18 @@ pub fn drive(
     Ok((code, run))
 }
 
-/// A run that was driven as far as it goes, and is still ours.
+/// A run that was driven as far as possible and is still locked by this process.
 pub struct Driven {
     pub plan: Arc<Plan>,
     pub run: Run,
     pub finish: Finish,
-    /// Who still tells the outside.
+    /// Notifier that may still be sending notifications.
     pub notifier: Arc<Notifier>,
-    /// Its lock, and its turn to change the checkout.
+    /// The run's lock, and its lock on the checkout.
     pub held: (RunLock, Option<RunLock>),
 }
 
-/// Drives a run to its end, telling it to `report`.
+/// Drives a run to its end and passes its events to `report`. `event`, if any, is recorded first.
 pub fn drive_to_end(
     around: &Surroundings,
     owned: Owned,
@@ -1078,13 +1092,13 @@ pub fn drive_to_end(
     Ok(Driven { plan, run, finish, notifier, held: (lock, checkout) })
 }
 
-/// Who tells the outside about runs, as the settings say.
+/// Returns the notifier that the settings describe.
 pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
     let traces = Traces::of(&around.environment);
     Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone(), traces))
 }
 
-/// How much is told of a run.
+/// Returns the amount of progress output for a run.
 pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
     match (around.common.quiet, options.progress) {
         (true, _) => Telling::Quiet,
@@ -1129,7 +1143,7 @@ pub fn tell_end(
         pending::tell_gates(around, plan, run);
         return exit;
     }
-    // What is wrong is told to those who asked for quiet too.
+    // Errors are printed with `--quiet` too.
     match reason {
         Some(reason) => {
             talk(format_args!("run {} was cancelled after {took}: {}", run.id, folded(reason)))
@@ -1150,9 +1164,10 @@ pub fn tell_end(
         talk(format_args!("  no node was executed, and none would be: {ORCHESTRATE} run {file}"));
         return exit;
     }
-    // After the last step there is nothing to go on with.
+    // After the last step there is nothing to resume.
     if !run.is_through(plan) {
-        // Whoever cancelled it did not mean to go on; that it can be is said all the same.
+        // A user who cancels a run rarely wants to continue it, but the hint names the command
+        // anyway.
         let (why, verb) =
             if code == 4 { ("take it up again", "retry") } else { ("go on", "resume") };
         talk(format_args!("  {why}: {ORCHESTRATE} {verb} {}", run.id));
@@ -1160,8 +1175,8 @@ pub fn tell_end(
     exit
 }
 
-/// Writes the outcome for programs, where asked. Gives the exit code: that of the run, unless it
-/// went well and those who asked for this do not get it.
+/// Writes the summary of the run to stdout, with `--json` only. Returns the exit code of the run,
+/// or that of a write failure if the run succeeded.
 pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> u8 {
     if !around.common.json {
         return code;
@@ -1177,7 +1192,7 @@ pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> 
     }
 }
 
-/// The directory of a run, by its id, the beginning of it, or `latest`.
+/// Finds a run by its id, a unique prefix of its id, or `latest`. Returns its id and directory.
 pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), Failure> {
     let dir = &around.state_dir;
     let ids = board::runs_in(dir);
@@ -1185,7 +1200,7 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
         let newest = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
-        // Those of other workspaces may be kept here too.
+        // The state directory may also hold runs of other workspaces.
         let is_ours = |id: &&RunId| home::elsewhere(around, &dir.join(id.as_str())).is_none();
         let ours = newest.iter().chain(&ids).find(is_ours).cloned();
         let id = ours.or(newest);

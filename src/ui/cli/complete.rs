@@ -1,10 +1,11 @@
-//! `orchestrate complete`: what may stand where somebody types. The scripts of `completions` ask
-//! it, so that runs, steps, agents and all other names come from the workspace as it is now.
+//! `orchestrate complete`: prints the completions for the word under the cursor. The scripts of
+//! `completions` call it, so that the names of runs, steps, agents and so on come from the current
+//! workspace.
 //!
-//! The first line says what else may stand there: `files`, `dirs` or `words`, which is nothing
-//! else. Each line after it is a word, and after a tab what it is.
+//! The first output line states which other words are valid: `files`, `dirs`, or `words` for none.
+//! Each following line is a word, a tab, and a description.
 //!
-//! **Invariant:** nothing is ever refused, said or changed: whoever presses a key is typing.
+//! **Invariant:** it never fails, prints a message, or changes anything: the user is still typing.
 
 mod names;
 
@@ -20,7 +21,7 @@ pub struct CompleteArgs {
     pub words: Vec<String>,
 }
 
-/// What may stand beside the words that are known.
+/// The file names that are valid in addition to the known words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     Files,
@@ -38,13 +39,13 @@ impl Beside {
     }
 }
 
-/// Words, each with what it is.
+/// Words, each with a description.
 pub type Words = Vec<(String, String)>;
 
 pub fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
     let mut root = Cli::command();
     root.build();
-    // Some shells take a word apart at its equals sign.
+    // Some shells split a word at its equals sign.
     let mut words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let typed = words.pop().unwrap_or_default();
     let typed = if typed == "=" { "" } else { typed };
@@ -54,7 +55,7 @@ pub fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
         Wants::Verbs => (0, Beside::Nothing, verbs(spot.command)),
         Wants::Flags => (0, Beside::Nothing, flags(&spot)),
         Wants::Value { arg, begins } => {
-            // Of a list, the last item is being typed.
+            // In a list, complete the last item.
             let several = arg.get_value_delimiter().and_then(|comma| typed.rfind(comma));
             let begins = several.map_or(begins, |comma| begins.max(comma + 1));
             let (beside, words) = names::of(arg, &spot, common);
@@ -73,25 +74,25 @@ pub fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Where somebody types: after which verb, and after what was given to it.
+/// The position of the cursor: the verb and the arguments in front of it.
 pub struct Spot<'a> {
     pub command: &'a Command,
-    /// The verbs that led here.
+    /// The verb and its subcommands.
     pub path: Vec<&'a str>,
-    /// What was given, by the ids of arguments.
+    /// Values that are given, by argument id.
     pub given: Vec<(&'a str, String)>,
     /// An option whose value comes next.
     open: Option<&'a Arg>,
-    /// How many words without a flag were given to the verb.
+    /// Number of positional arguments that are given.
     positional: usize,
-    /// After `--`, nothing is a flag.
+    /// True after `--`: no later word is a flag.
     plain: bool,
 }
 
 enum Wants<'a> {
     Verbs,
     Flags,
-    /// The value of an argument, from this byte of the typed word on.
+    /// The value of an argument, which starts at this byte of the typed word.
     Value {
         arg: &'a Arg,
         begins: usize,
@@ -113,7 +114,7 @@ impl<'a> Spot<'a> {
         spot
     }
 
-    /// Goes behind a word.
+    /// Advances past a word.
     fn take(&mut self, word: &str) {
         if let Some(arg) = self.open.take() {
             self.given.push((arg.get_id().as_str(), word.to_owned()));
@@ -147,7 +148,7 @@ impl<'a> Spot<'a> {
         self.positional += 1;
     }
 
-    /// The argument of a flag; of several short ones together, the last.
+    /// Returns the argument of a flag. For several short flags in one word, returns the last.
     fn flag(&self, name: &str) -> Option<&'a Arg> {
         let mut all = self.command.get_arguments();
         match name.strip_prefix("--") {
@@ -162,7 +163,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// The positional argument that comes next; the last may take any number of words.
+    /// Returns the next positional argument. The last one may accept any number of words.
     fn next_positional(&self) -> Option<&'a Arg> {
         let mut all = self.command.get_positionals();
         let last = self.command.get_positionals().last()?;
@@ -188,7 +189,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// What was given for an argument.
+    /// Returns the value that is given for an argument.
     pub fn value(&self, id: &str) -> Option<&str> {
         let found = self.given.iter().find(|(known, _)| *known == id);
         found.map(|(_, value)| value.as_str())
@@ -206,7 +207,7 @@ fn verbs(command: &Command) -> Words {
     shown.map(|verb| (verb.get_name().to_owned(), about(verb))).collect()
 }
 
-/// The flags that may still be given.
+/// Returns the flags that can still be given.
 fn flags(spot: &Spot) -> Words {
     let may = |arg: &&Arg| {
         let again = matches!(arg.get_action(), clap::ArgAction::Append);

@@ -1,8 +1,8 @@
-//! `orchestrate completions`: what a shell needs to complete verbs, flags and the names of a
-//! workspace.
+//! `orchestrate completions`: prints a script with which a shell completes verbs, flags and the
+//! names of a workspace.
 //!
-//! The scripts for bash, zsh and fish are short: they ask the program, which knows what there is.
-//! Other shells get lists of verbs and flags.
+//! The scripts for bash, zsh and fish are short: they call the program, which knows the names.
+//! Other shells get static lists of verbs and flags.
 
 use clap::{CommandFactory as _, ValueEnum};
 use clap_complete::shells::{Elvish, PowerShell};

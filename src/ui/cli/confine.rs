@@ -1,4 +1,4 @@
-//! `orchestrate confine`: gives up what it is told to and becomes another program.
+//! `orchestrate confine`: drops the given privileges and executes another program.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -18,7 +18,7 @@ pub struct ConfineArgs {
     argv: Vec<OsString>,
 }
 
-/// Comes back only to say why not, with the exit codes of shells.
+/// Returns only on failure, with the exit code that a shell would use.
 pub fn main(args: &ConfineArgs) -> ExitCode {
     let confinement: Confinement = match serde_json::from_str(&args.confinement) {
         Ok(confinement) => confinement,

@@ -1,4 +1,4 @@
-//! `orchestrate coordinator`: drive every run that is submitted; and `run --fleet`, for one.
+//! `orchestrate coordinator`: drives every submitted run; also drives the one run of `run --fleet`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -77,7 +77,7 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Lets this process open as many files as it may.
+/// Raises this process's limit of open files to the hard limit, but at most 65,536.
 fn raise_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -104,7 +104,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
     })
 }
 
-/// The task that a new run is.
+/// Returns the task that makes a coordinator drive a new run.
 pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
@@ -112,7 +112,7 @@ pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
     post::run_task(&id, &task, &run.origin.workflow_file, now)
 }
 
-/// Every agent that a plan's steps go to.
+/// Returns every agent that executes steps of a plan.
 pub fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
     let config = &around.config;
     let mut agents: Vec<String> = plan
@@ -152,12 +152,12 @@ pub fn run(
     drive(around, queue, (claim, Back::Owner), plan, options, signals)
 }
 
-/// Whose a run is that is stopped before it is over.
+/// The owner of a run that is stopped before it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// The one's who started it: it rests until it is resumed.
+    /// The user who started it: the run stays stopped until it is resumed.
     Owner,
-    /// Any coordinator's, as it was before.
+    /// Any coordinator, as before.
     Queue,
 }
 
@@ -166,7 +166,7 @@ pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
         .hint(format!("`{ORCHESTRATE} resume {run}` tries again"))
 }
 
-/// Drives one run that this process has claimed, and tells how it went.
+/// Drives one run that this process has claimed, and prints the outcome.
 pub fn drive(
     around: &Surroundings,
     queue: Arc<FsQueue>,
@@ -215,7 +215,7 @@ pub fn drive(
     Ok((code, run))
 }
 
-/// Says who goes on with a run that this process no longer drives.
+/// Prints which process continues a run that this process no longer drives.
 fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
     let board = show::board(around, Some(queue.clone()));
     match board.map_or(0, |board| board.coordinators()) {
@@ -226,10 +226,10 @@ fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
     }
 }
 
-/// Says what goes on, or may yet begin, of a run that this process no longer drives: what a
-/// worker has begun it finishes.
+/// Prints the tasks of a run that this process no longer drives and that are running or may still
+/// start: a worker finishes a task that it has started.
 fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
-    // That nothing can be seen of it was said by whoever failed to reach the queue.
+    // An unreachable queue was reported before.
     let Ok(board) = show::board(around, Some(queue)) else { return };
     let Ok(detail) = board.detail(id) else { return };
     let mut left = false;
@@ -256,8 +256,8 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
     }
 }
 
-/// Makes runs of what people drop into the coordinator's inbox, and tasks of what workers that are
-/// dead had taken out of theirs.
+/// Turns files that users drop into the coordinator's inbox into runs, and files that dead workers
+/// had taken out of their inboxes into tasks.
 struct Submissions {
     free: FreeTasks,
     around: Surroundings,
@@ -265,7 +265,7 @@ struct Submissions {
 }
 
 impl Adopt for Submissions {
-    /// Runs of its own inbox, and tasks that a dead worker had begun to take in.
+    /// Runs of its own inbox, and tasks that a dead worker had begun to adopt.
     fn serves(&self, agent: &str) -> bool {
         agent == post::COORDINATOR || self.free.serves(agent)
     }
@@ -278,7 +278,7 @@ impl Adopt for Submissions {
             Ok(task) => Adopted::Task(Box::new(task)),
             Err(failure) => {
                 let reason = one_line(failure.message());
-                // What the disk did not let us do is not the file's fault.
+                // A disk failure does not make the file invalid.
                 if failure.code == 1 {
                     return Err(std::io::Error::other(reason));
                 }
@@ -289,7 +289,8 @@ impl Adopt for Submissions {
 }
 
 impl Submissions {
-    /// A workflow itself, or a map that names one: `workflow: FILE`, and a `context` if need be.
+    /// Accepts a workflow, or a map that names one: `workflow: FILE`, with an optional `context`
+    /// and `message`.
     fn submit(&self, dropped: &Dropped) -> Result<Task, Failure> {
         let around = &self.around;
         let shown =
@@ -320,7 +321,7 @@ impl Submissions {
         let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
         let agents = agents_of(around, &loaded.plan);
         fleet::open_agents(&self.queue, &agents)?;
-        // The same file taken in twice must not make two runs.
+        // Adopting the same file twice must not create two runs, so derive the id from the file's.
         let stamp = made_at(dropped.id).to_stamp();
         let digest = sha256(dropped.id.as_str().as_bytes());
         let random = u64::from_str_radix(&digest[..16], 16).unwrap_or_default();
@@ -343,14 +344,14 @@ impl Submissions {
     }
 }
 
-/// A path that a dropped file names, if it stays inside the workspace.
+/// Returns a path that a dropped file names. Fails if it leaves the workspace.
 fn open_workspace_path(around: &Surroundings, file: &str) -> Result<PathBuf, Failure> {
     let workspace = common::open_workspace(around)?;
     workspace.check(file).map_err(|error| Failure::new(2, error))?;
     Ok(PathBuf::from(file))
 }
 
-/// Tells of the one run that a person started.
+/// Reports on the one run that the user started.
 struct One {
     telling: Telling,
     colour: bool,
@@ -383,7 +384,7 @@ impl Reports for One {
     }
 }
 
-/// Tells of many runs: what happens to each goes into its own log.
+/// Reports on many runs: the events of each go into its own log.
 struct Daemon {
     teller: Arc<Teller>,
     notifier: Arc<Notifier>,
@@ -417,7 +418,7 @@ impl Reports for Daemon {
     }
 }
 
-/// Keeps the log of one run among many.
+/// Writes the log of one run among many.
 struct Logged {
     path: PathBuf,
 }
@@ -432,11 +433,11 @@ impl Report for Logged {
             return;
         }
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
-        // A line of log that cannot be written is no reason to stop a run.
+        // A log line that cannot be written does not stop a run.
         let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
     }
 
-    /// Nobody is there to be asked.
+    /// There is no user to ask.
     fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
         Some(Choice::Stop)
     }

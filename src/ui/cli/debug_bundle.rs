@@ -1,5 +1,5 @@
-//! `orchestrate debug-bundle`: what a maintainer needs to understand trouble from afar, in one
-//! archive, without secrets.
+//! `orchestrate debug-bundle`: collects the files and reports that a maintainer needs to diagnose a
+//! problem remotely into one archive, without secrets.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -19,12 +19,12 @@ use crate::store;
 use crate::time::{Clock, SystemClock};
 use crate::ui::bundle::{self, Bundle, Contents, Hide, shapes};
 
-/// How long a verb may take whose output goes into the bundle, and how much of it is kept.
+/// Timeout of a verb whose output goes into the bundle, and the maximum size of that output.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SAID: usize = 8 << 20;
-/// How much of a file is searched for values of secrets.
+/// Maximum part of a file that is searched for secret values, in bytes.
 const LOOKED_AT: u64 = 8 << 20;
-/// Lines of a key in several lines that are worth hiding one by one.
+/// Minimum length of a line of a multi-line key that is hidden by itself.
 const LINE_MIN: usize = 16;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -48,7 +48,7 @@ pub fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, "a bundle is a file that only you can read")
             .hint("`--output FILE` names it"));
     }
-    // Before minutes are spent on it.
+    // Check this before spending minutes on the bundle.
     if file.symlink_metadata().is_ok() {
         return Err(is_there(&file));
     }
@@ -69,7 +69,7 @@ fn is_there(file: &Path) -> Failure {
         .hint("`--output FILE` writes it elsewhere")
 }
 
-/// The run that was asked for, or the newest.
+/// Returns the requested run, or the newest if none was requested.
 fn find_run(args: &DebugBundleArgs, around: &Surroundings) -> Result<Option<Chosen>, Failure> {
     let chosen = |(id, root)| Chosen { id, root };
     match &args.run {
@@ -83,7 +83,7 @@ struct Chosen {
     root: PathBuf,
 }
 
-/// Everything that is known to be a secret here, or may be one.
+/// Collects all values that are secret or may be secret.
 fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
     let (mut declared, mut guessed) = (BTreeSet::new(), BTreeSet::new());
     for (name, value) in &around.environment {
@@ -97,7 +97,7 @@ fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
     }
     let mut texts = settings(around).into_iter().map(|(_, file)| file).collect::<Vec<_>>();
     if let Some(Chosen { root, .. }) = run {
-        // What was given as a secret's value by `--context` is in the state.
+        // The state contains the value of a secret that was given with `--context`.
         texts.extend([store::DEFINITION, store::SETTINGS, store::STATE].map(|f| root.join(f)));
         declared.extend(secrets_of(around, root));
     }
@@ -115,7 +115,7 @@ fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
     Hide::new(declared, guessed)
 }
 
-/// As much of a file as values are looked for in.
+/// Returns the part of a file that is searched for secret values.
 fn beginning(file: &Path) -> String {
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(file).map(|file| file.take(LOOKED_AT));
@@ -123,7 +123,7 @@ fn beginning(file: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The values of the secrets that a run's steps name.
+/// Returns the values of the secrets that a run's steps name.
 fn secrets_of(around: &Surroundings, root: &Path) -> Vec<String> {
     let Ok(workspace) = common::open_workspace(around) else { return Vec::new() };
     let plan =
@@ -142,7 +142,7 @@ fn secrets_of(around: &Surroundings, root: &Path) -> Vec<String> {
     values
 }
 
-/// The settings files that there are, each with its name in the bundle.
+/// Returns the existing settings files, each with its name in the bundle.
 fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
     let (optional, named) =
         common::settings_files(&around.common, &around.workspace, &around.environment);
@@ -199,9 +199,9 @@ fn gather(
     }
 }
 
-/// A run's files, and those of its tasks that have ended.
+/// Adds a run's files, and the files of its ended tasks.
 fn gather_run(bundle: &mut Bundle, layout: &Layout, run: &Chosen) {
-    // What a run's steps made is the author's, and says little of what went wrong.
+    // Skip files that the run's steps created: they belong to the author and explain little.
     let wanted = |name: &str| !name.ends_with(".zip") && !name.ends_with(".html");
     let top = format!("run/{}", run.id);
     let entries = std::fs::read_dir(&run.root).into_iter().flatten().flatten();
@@ -246,8 +246,8 @@ fn versions(around: &Surroundings) -> serde_json::Value {
     })
 }
 
-/// What a verb of ours says as JSON. In a process of its own: one that hangs or fails must not
-/// keep the rest from being gathered.
+/// Returns the JSON output of a verb. It runs in a child process, so that a verb that hangs or
+/// fails does not prevent the rest of the bundle.
 fn said(around: &Surroundings, verb: &[&str]) -> Result<String, String> {
     let program = site::program();
     let mut argv = vec![program.to_string_lossy().into_owned(), "--json".to_owned()];

@@ -1,5 +1,5 @@
-//! `orchestrate approve` and `orchestrate reject`: a person answers what a run asks. The answer is
-//! a file that is dropped into the run's directory; if nobody drives the run, it goes on here.
+//! `orchestrate approve` and `orchestrate reject`: a user answers a question of a run. The answer
+//! is a file in the run's directory. If no process drives the run, this one continues it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
-/// How long whoever drives a run may take to find an answer before that is remarked on.
+/// Time that the driver of a run may take to find an answer before a message is printed.
 const TAKEN_IN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Clone, Debug)]
@@ -65,7 +65,7 @@ pub struct RejectArgs {
     pub options: RunOptions,
 }
 
-/// A text that says something.
+/// Accepts a text that is not blank.
 fn filled(text: &str) -> Result<String, String> {
     match text.trim().is_empty() {
         true => Err("it says nothing: why not?".into()),
@@ -73,7 +73,7 @@ fn filled(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a person decided.
+/// An answer with its target.
 struct Decision<'a> {
     run: &'a str,
     step: Option<&'a str>,
@@ -100,7 +100,7 @@ pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     decide(&Decision { run, step, approve: false, comment, shown, no_resume, options }, common)
 }
 
-/// A question of a run; and then an answer to it, which lies where whoever drives the run looks.
+/// A question of a run. After [`give`], the answer to it is recorded where the run's driver looks.
 pub struct Given {
     pub id: RunId,
     pub gate: Gate,
@@ -110,7 +110,8 @@ pub struct Given {
     run: Run,
 }
 
-/// Gives an answer, once; and only to what was looked at, where that is said.
+/// Records an answer. Fails if the question already has an answer, or if `shown` is given and is
+/// not the digest of the current question.
 pub fn give(
     around: &Surroundings,
     run: &str,
@@ -129,7 +130,7 @@ pub fn give(
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
     }
     if !gate.answered && asked.plan.root.edges.is_none() && !is_driven(around, id)? {
-        // Whoever takes the answer in goes on with the run, and would refuse to.
+        // The process that applies the answer continues the run, and would refuse for this reason.
         resume::check_source(around, &asked.plan, &asked.run)?;
     }
     let by = Some(whoami());
@@ -154,7 +155,7 @@ pub fn give(
     Ok(asked)
 }
 
-/// The question that is meant.
+/// Finds the question that `run` and `step` identify.
 fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, Failure> {
     let (id, root) = common::find_run(around, run)?;
     home::check(around, &id, &root)?;
@@ -169,7 +170,7 @@ fn too_late(asked: &Given) -> Failure {
     expired(&asked.id, &asked.gate.node, asked.gate.expires_at)
 }
 
-/// Tells of a question that nobody answered in time.
+/// Returns the failure for a question that expired without an answer.
 fn expired(id: &RunId, node: &str, at: Option<Time>) -> Failure {
     let until = at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     Failure::new(2, format!("`{node}` of run {id} expired{until}: nobody answered in time"))
@@ -190,7 +191,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
         options.check(&asked.plan, Driver::here(asked.run.origin.fleet))?;
     }
     if asked.gate.expired {
-        // As a coordinator would, let the run see it.
+        // Let the run record the expiry, as a coordinator would.
         if !no_resume && !is_taken_in(&around, &asked)? {
             let unheard = Common { json: false, ..common.clone() };
             resume::after_answer(&asked.id, options, &unheard)?;
@@ -222,9 +223,9 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What became of a run after an answer was recorded.
+/// The state of a run after an answer was recorded.
 enum Continued {
-    /// This process drove it; the exit code.
+    /// This process drove the run and returns this exit code.
     Here(u8),
     /// Another process drives it and applies the answer.
     Elsewhere,
@@ -242,8 +243,8 @@ fn go_on(
     let began = Instant::now();
     while !is_taken_in(around, given)? {
         match resume::after_answer(&given.id, options, common) {
-            // Of several who answer at once one is the first to go on; another run may have the
-            // checkout. What was recorded is no failure.
+            // If several users answer at once, only one process continues the run; or another run
+            // may hold the checkout. The answer is recorded, so this is not a failure.
             Err(failure) if failure.code == 5 => {
                 if began.elapsed() > TAKEN_IN {
                     let why = format!("the answer is on record, but {}", failure.sentence());
@@ -258,14 +259,14 @@ fn go_on(
     Ok(Continued::Elsewhere)
 }
 
-/// Whether whoever drives the run takes the answer in. One who was about to leave it may not have
-/// seen the answer any more; then the run goes on here.
+/// Returns true if another process applies the answer. A driver that was about to stop may have
+/// missed the answer; then this process must continue the run.
 pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
     let Given { id, gate, root, workspace, .. } = given;
     let began = Instant::now();
     loop {
         if !is_driven(around, id)? {
-            // It may be over by now, and its driver gone because of that.
+            // The run may be over by now, and its driver may have ended for that reason.
             return Ok(!still_asks(workspace, root, gate));
         }
         if !still_asks(workspace, root, gate) {
@@ -289,7 +290,7 @@ fn is_driven(around: &Surroundings, id: &RunId) -> Result<bool, Failure> {
     })
 }
 
-/// Whether a run still asks what was answered.
+/// Returns true if the run still waits at this gate. A run that cannot be read counts as waiting.
 fn still_asks(workspace: &Workspace, root: &Path, gate: &Gate) -> bool {
     let same = |open: &Gate| open.step == gate.step && open.attempt == gate.attempt;
     match open::look(workspace, root) {
@@ -301,7 +302,7 @@ fn still_asks(workspace: &Workspace, root: &Path, gate: &Gate) -> bool {
     }
 }
 
-/// The gate that is meant.
+/// Returns the open gate that `step` identifies, or the only one.
 fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Result<Gate, Failure> {
     let id: &RunId = &run.id;
     let mut open = match run.status {
@@ -349,7 +350,8 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
     }
 }
 
-/// Tells of an answer that was given before and has been taken in. Without a name, the only one.
+/// Returns the failure for an answer that was already applied. Without a step name, only if there
+/// is exactly one.
 fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
     let mut found = Vec::new();
     for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
@@ -375,8 +377,8 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
     )))
 }
 
-/// Tells of a question that nobody answered in time, which the run has seen. Without a name, the
-/// only one.
+/// Returns the failure for a question whose expiry the run has recorded. Without a step name, only
+/// if there is exactly one.
 fn expired_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
     let mut found = Vec::new();
     for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
@@ -395,7 +397,7 @@ fn expired_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure>
     Some(expired(&run.id, node, Some(at)))
 }
 
-/// Who answers: the user whose process this is, whatever the environment calls them.
+/// Returns the user of this process, from its uid and not from the environment, and the host name.
 fn whoami() -> String {
     let uid = nix::unistd::getuid();
     let user = nix::unistd::User::from_uid(uid).ok().flatten();

@@ -1,5 +1,5 @@
-//! `orchestrate demo`: a fleet at work in a scratch directory, with no key and no network: a
-//! coordinator and three workers, each a process of its own.
+//! `orchestrate demo`: runs a fleet in a scratch directory, without an API key or network: a
+//! coordinator and three workers, each in its own process.
 
 mod follow;
 mod team;
@@ -27,7 +27,7 @@ use crate::ui::text::seconds;
 use crate::ui::top::{Screen, State};
 use crate::workspace::resolved;
 
-/// The files of the demonstration, by their place in its workspace.
+/// Files of the demo, by their paths in its workspace.
 const FILES: [(&str, &str); 7] = [
     ("workflow.yaml", include_str!("../../../workflows/demo/workflow.yaml")),
     ("offline.yaml", include_str!("../../../workflows/demo/offline.yaml")),
@@ -79,7 +79,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let context = loaded.plan.context.clone();
     let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
     let (plan, run) = submit::put_out(&around, &queue, new)?;
-    // The coordinator drives it, and keeps its log.
+    // The coordinator drives the run and writes its log.
     log::keep_no_more();
     let root = around.state_dir.join(run.id.as_str());
     let follower = Follower::new(plan, run.id.clone(), root, bell);
@@ -90,7 +90,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     tell(&around, &board, &run.id, left, died, signals.code())
 }
 
-/// Works in the demonstration's directory from now on, whatever the environment says.
+/// Changes to the demo's directory and uses it as the workspace, whatever the environment sets.
 fn move_to(around: &mut Surroundings, dir: &Path) -> Result<(), Failure> {
     let cannot = |error| Failure::new(1, format!("cannot work in `{}`: {error}", dir.display()));
     std::env::set_current_dir(dir).map_err(cannot)?;
@@ -101,8 +101,8 @@ fn move_to(around: &mut Surroundings, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Watches the run until it is over, somebody leaves or one of the team has died: on a terminal as
-/// `top` does, elsewhere line by line.
+/// Shows the run until it is over, the user leaves, or a member of the team has died: on a terminal
+/// like `top`, elsewhere line by line.
 fn watch(
     around: &Surroundings,
     mut follower: Follower,
@@ -122,7 +122,7 @@ fn watch(
     })
 }
 
-/// Tells how it ended, and writes the report.
+/// Prints the outcome and writes the report.
 fn tell(
     around: &Surroundings,
     board: &Board,
@@ -138,7 +138,7 @@ fn tell(
         Some(RunStatus::Completed) => 0,
         Some(RunStatus::Running | RunStatus::Paused) | None => match left {
             Left::Stopped => stopped,
-            // A key that leaves is as good as Ctrl-C.
+            // Leaving with a key has the exit code of Ctrl-C.
             Left::Wished | Left::Closed => 130,
             Left::Seen => 1,
         },
@@ -186,7 +186,7 @@ fn lay_out(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What to type to start this program: its name, where a shell finds this very one by it.
+/// Returns the command that starts this program: its name if `PATH` resolves to it, else its path.
 fn name_of_this(around: &Surroundings) -> String {
     const NAME: &str = "orchestrate";
     let Ok(this) = std::env::current_exe() else { return NAME.to_owned() };

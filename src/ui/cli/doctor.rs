@@ -1,4 +1,5 @@
-//! `orchestrate doctor`: is this workspace fit for a fleet, and if not, what is the cure?
+//! `orchestrate doctor`: checks whether this workspace can host a fleet, and prints how to fix
+//! problems.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -11,9 +12,9 @@ use crate::exec::{self, Stop};
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
 use crate::ui::talk::{harmless, talk};
 
-/// How long an examination may take; a volume that hangs is not waited for.
+/// Timeout of the examination. A volume that hangs is not waited for.
 const LIMIT: Duration = Duration::from_secs(9);
-/// How much longer, while somebody goes to the other machine.
+/// Additional time with `--remote`, for the user to start the peer on the other machine.
 const WALK: Duration = Duration::from_secs(180);
 
 #[derive(clap::Args, Clone, Debug)]
@@ -35,14 +36,15 @@ pub struct PeerArgs {
 
 pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     let signals = signals::listen()?;
-    // What a program leaves behind that tells its version is ended, and must be ours for that.
+    // A program that is started to print its version may leave child processes. Only a subreaper
+    // can end them.
     exec::become_subreaper()
         .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
     let limit = if args.remote { LIMIT + WALK } else { LIMIT };
     let (done, examined) = mpsc::channel();
     let (asked, flags, stop) = (args.clone(), common.clone(), signals.stop.clone());
-    // All that touches the volume is on a thread of its own, which is left behind if the volume
-    // does not answer.
+    // Everything that touches the volume runs on its own thread, which is abandoned if the volume
+    // does not respond.
     std::thread::spawn(move || {
         let _ = done.send(examine(&asked, &flags, &stop));
     });
@@ -60,7 +62,7 @@ pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     Ok(u8::from(!report.fit))
 }
 
-/// Examines the workspace, with the settings that are built in where its own are wrong.
+/// Examines the workspace. Uses the built-in settings if its own are invalid.
 fn examine(args: &DoctorArgs, common: &Common, stop: &Stop) -> Result<Report, Failure> {
     let (around, wrong) = Surroundings::look_anyway(common)?;
     let depth = match (args.volume, args.remote) {
@@ -83,7 +85,7 @@ fn examine(args: &DoctorArgs, common: &Common, stop: &Stop) -> Result<Report, Fa
     Ok(report)
 }
 
-/// The second process. It says something only if it could not do its part.
+/// The peer process of `doctor --volume`. Prints something only if it fails.
 pub fn peer(args: &PeerArgs) -> Result<u8, Failure> {
     let signals = signals::listen()?;
     match doctor::serve(&args.dir, &signals.stop) {
@@ -103,7 +105,7 @@ fn invite(workspace: &Path, dir: &Path) {
     talk(format_args!("  orchestrate doctor-peer {}", dir.display()));
 }
 
-/// What was found, in lines.
+/// Renders the findings as lines of text.
 fn told(report: &Report, tried: bool, quiet: bool) -> String {
     let mut text = String::new();
     if !quiet {

@@ -1,4 +1,4 @@
-//! `orchestrate end-children`: ends what a process that was killed had started.
+//! `orchestrate end-children`: ends the child processes of a process that was killed.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `orchestrate enqueue`: put tasks into an agent's inbox.
+//! `orchestrate enqueue`: adds tasks to an agent's inbox.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -80,9 +80,9 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 impl EnqueueArgs {
-    /// The tasks, checked as dropped files are.
+    /// Returns the tasks. They pass the same checks as dropped files.
     fn tasks(&self, around: &Surroundings) -> Result<Vec<FreeTask>, Failure> {
-        // A work item says what is to be done.
+        // A bead needs no text: it describes the work.
         if self.bead.is_some() && self.text.is_none() && self.file.is_none() && !self.each_line {
             let task = self.check(around, FreeTask::default());
             return Ok(vec![task.map_err(|fault| Failure::new(2, fault))?]);
@@ -94,7 +94,7 @@ impl EnqueueArgs {
         }
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let tasks = lines.map(|(number, line)| {
-            // A line is text, whatever it looks like.
+            // A line is always plain text, even if it looks like a task file.
             let task = FreeTask::plain(line).and_then(|task| self.check(around, task));
             task.map_err(|fault| Failure::new(2, format!("line {}: {fault}", number + 1)))
         });
@@ -109,7 +109,7 @@ impl EnqueueArgs {
         self.check(around, FreeTask::parse(text)?)
     }
 
-    /// Lays the flags over what a task says itself.
+    /// Overrides the task's own fields with the flags, and checks the result.
     fn check(&self, around: &Surroundings, task: FreeTask) -> Result<FreeTask, String> {
         let task = FreeTask {
             title: self.title.clone().or(task.title),
@@ -124,10 +124,10 @@ impl EnqueueArgs {
         Ok(task)
     }
 
-    /// The text, and the name of the file it is from.
+    /// Returns the text, and the name of the file that it comes from.
     fn read(&self, around: &Surroundings) -> Result<(String, Option<String>), Failure> {
         let most = around.config.queue.task_bytes;
-        // Each line is a task of its own.
+        // Each line is a separate task, so the limit for one task is too small.
         let most = if self.each_line { most.max(64 << 20) } else { most };
         let unreadable = |what: &str, error: &dyn std::fmt::Display| {
             Failure::new(2, format!("cannot read {what}: {error}"))
@@ -154,7 +154,7 @@ fn name_of(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
 
-/// All of a text that is no longer than `most`.
+/// Reads a text of at most `most` bytes. A longer one is an error.
 fn bounded(from: impl Read, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(most + 1).read_to_end(&mut bytes)?;
@@ -168,7 +168,7 @@ fn bounded(from: impl Read, most: u64) -> io::Result<String> {
     })
 }
 
-/// The ids on standard output, one to a line.
+/// Prints the ids on stdout, one per line.
 fn tell(around: &Surroundings, tasks: &[Task]) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     for task in tasks {

@@ -1,7 +1,7 @@
-//! `orchestrate events`: everything that happened to a run, in order, also while it does.
+//! `orchestrate events`: prints every event of a run in order, and with `--follow` also new ones.
 //!
-//! What is shown is the journal. As text an event is a sentence; as JSON it is what the journal
-//! holds, with that sentence beside it.
+//! The source is the journal. In text output, an event is a sentence; in JSON output, it is the
+//! journal entry plus that sentence.
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
             Ok(0)
         }
         (_, false) => {
-            // How it stands now is no event: a run is over by what happened last.
+            // The current state is not an event: the last event already shows that a run is over.
             if reader.print(&shown)? {
                 show::say_standing(&around, &board.run(&reader.id));
             }
@@ -61,9 +61,9 @@ pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-/// An event, as people and as programs read it.
+/// An event, rendered for people and for programs.
 struct Shown {
-    /// Nothing, for what is of no interest to people.
+    /// `None` for an event that is of no interest to people.
     line: Option<String>,
     json: Value,
 }
@@ -72,9 +72,9 @@ struct Reader<'a> {
     around: &'a Surroundings,
     id: RunId,
     root: PathBuf,
-    /// The number of the last event that was shown.
+    /// Sequence number of the last event that was printed.
     seen: u64,
-    /// How large the journals were when they were read last.
+    /// Size of the journals when they were last read.
     size: Option<u64>,
 }
 
@@ -83,14 +83,14 @@ impl Reader<'_> {
         show::board(self.around, show::queue_if_any(self.around)?)
     }
 
-    /// What has been added to the journals since they were read last.
+    /// Returns the events that were added to the journals since the last call.
     fn new_events(&mut self, board: &Board) -> Result<Vec<Shown>, Failure> {
         let size = journals_size(&self.root);
         if self.size == Some(size) {
             return Ok(Vec::new());
         }
         let history = History::read(&*disk::machine(), &self.root).map_err(|error| {
-            // How much else of the run is left says what helps.
+            // The readability of the rest of the run decides which hint helps.
             let error = board.open(&self.id).err().unwrap_or(OpenError::State(error));
             common::cannot_read(&self.id, &error)
         })?;
@@ -109,7 +109,7 @@ impl Reader<'_> {
         Ok(shown)
     }
 
-    /// Writes events, a line each. False if nobody reads.
+    /// Prints events, one per line. Returns false if the reader of stdout is gone.
     fn print(&self, events: &[Shown]) -> Result<bool, Failure> {
         let lines = events.iter().filter_map(|event| match self.around.common.json {
             true => Some(document("event/v1", &event.json).to_string()),
@@ -126,7 +126,7 @@ impl Reader<'_> {
             vigil.look();
             waits.say(self.around, &board, &self.id);
             let run = board.run(&self.id);
-            // Looked at after who drives it, so that the last events are not missed.
+            // Read events again after the owner, so that the last events are not missed.
             events.extend(self.new_events(&board)?);
             if !self.print(&events)? {
                 return Ok(0);
@@ -144,7 +144,7 @@ impl Reader<'_> {
     }
 }
 
-/// An event of a run whose workflow cannot be read: what the journal calls it, and its step.
+/// Renders an event of a run whose workflow cannot be read: its name in the journal, and its step.
 fn bare_line(entry: &Entry) -> String {
     let json: Value = serde_json::from_str(&entry.to_json()).unwrap_or_default();
     let text = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -162,7 +162,7 @@ fn shown(entry: &Entry, line: Option<String>) -> Shown {
     Shown { line: line.map(|line| format!("{}  {line}", entry.at.to_milli())), json }
 }
 
-/// How large the journals of a run are together: whether there can be anything new.
+/// Returns the total size of a run's journals. If it is unchanged, there are no new events.
 fn journals_size(root: &Path) -> u64 {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let journals = entries.filter(|e| e.file_name().to_string_lossy().starts_with("journal"));

@@ -1,7 +1,7 @@
-//! A refusal: what is said about it, to people and to programs, and the exit code.
+//! A failure of a verb: its message for people and for programs, and the exit code.
 //!
-//! **Invariant:** everything that a verb refuses is told in one place, [`Failure::tell`]: on
-//! standard error always, and with `--json` as one document on standard output.
+//! **Invariant:** every failure of a verb is printed in one place, [`Failure::tell`]: always on
+//! stderr, and with `--json` also as one document on stdout.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -17,9 +17,9 @@ pub struct Failure {
     pub code: u8,
     message: String,
     hint: Option<String>,
-    /// What is wrong with a text of somebody's, drawn in place.
+    /// Problems in a text that the user wrote, printed with their source lines.
     faults: Option<Box<Faults>>,
-    /// Its document is on standard output already.
+    /// True if its document is on stdout already.
     written: bool,
 }
 
@@ -40,18 +40,18 @@ impl Failure {
         Failure { hint: Some(hint.to_string()), ..self }
     }
 
-    /// The same with more to be done.
+    /// Returns the failure with one more hint.
     pub fn and_hint(self, more: impl Display) -> Self {
         let hint = self.hint.as_ref().map(|hint| format!("{hint}; ")).unwrap_or_default();
         self.hint(format!("{hint}{more}"))
     }
 
-    /// The same in other words.
+    /// Returns the failure with another message.
     pub fn told_as(self, message: String) -> Self {
         Failure { message, ..self }
     }
 
-    /// A text that is not what it must be: a workflow, settings, a spell.
+    /// Returns the failure for an invalid text: a workflow, settings, a spell.
     pub fn in_text(problems: Vec<Problem>, file: &str, text: &str) -> Self {
         let first = problems.iter().find(|problem| problem.is_error()).or(problems.first());
         let message = first.map(|problem| problem.message.clone()).unwrap_or_default();
@@ -60,17 +60,18 @@ impl Failure {
         Failure { code: 2, message, hint, faults: Some(Box::new(faults)), written: false }
     }
 
-    /// What programs are told of it is on standard output already.
+    /// Returns the failure, marked so that [`Failure::tell`] does not write its document to stdout
+    /// again.
     pub fn written(self) -> Self {
         Failure { written: true, ..self }
     }
 
-    /// What is wrong, in a sentence.
+    /// Returns the message, which is one sentence.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same with the file that it is wrong in.
+    /// Returns the message, preceded by the name of the file if the failure concerns a text.
     pub fn located(&self) -> String {
         match self.faults.as_deref() {
             Some(Faults { file, .. }) => format!("`{file}`: {}", self.message),
@@ -78,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// What is wrong and what to do about it, in one line.
+    /// Returns the message and the hint in one line.
     pub fn sentence(&self) -> String {
         let hint = self.hint.as_ref().map(|hint| format!("; {hint}"));
         format!("{}{}", self.message, hint.unwrap_or_default())
@@ -101,17 +102,17 @@ impl Failure {
         json!({ "schema": "error/v1", "error": error })
     }
 
-    /// Tells it: to people, and where `json` says so to programs.
+    /// Prints the failure on stderr, and with `json` also as a document on stdout.
     pub fn tell(&self, json: bool) {
         if json && !self.written {
-            // Nobody to tell is no reason to fail otherwise.
+            // A closed stdout must not change the failure's exit code.
             let _ = writeln!(std::io::stdout(), "{}", self.for_programs());
         }
         talk(self.for_people());
     }
 }
 
-/// A problem of a text, for programs.
+/// Returns a problem of a text as JSON.
 pub fn problem_json(file: &str, problem: &Problem) -> Value {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     json!({

@@ -1,4 +1,4 @@
-//! The names that there are in a workspace, for whoever types one.
+//! The names that exist in a workspace, for completion.
 
 use clap::Arg;
 
@@ -16,13 +16,13 @@ use crate::workflow::plan::{Action, PartKind};
 use crate::workflow::shape::schema::Topic;
 use crate::worktree::Trees;
 
-/// How many runs, and how many tasks of each inbox, are offered: the newest and the next.
+/// Maximum number of completions: newest runs, and next tasks of each inbox.
 const RUNS: usize = 30;
 const TASKS: usize = 30;
-/// How many steps in loops are offered.
+/// Maximum number of steps inside loops.
 const STEPS: usize = 200;
 
-/// What may be given for an argument. What it is called says what is meant by it.
+/// Returns the completions for an argument, which its value name (for example `RUN`) selects.
 pub fn of(arg: &Arg, spot: &Spot, common: &Common) -> (Beside, Words) {
     let possible = arg.get_possible_values();
     if !possible.is_empty() {
@@ -60,7 +60,8 @@ impl Names {
         Some(Names { around, board })
     }
 
-    /// What may stand for something that is called so.
+    /// Returns the completions for a value name, or `None` if the name is unknown or the values
+    /// cannot be read.
     fn called(&self, name: &str, spot: &Spot) -> Option<Words> {
         let verb = spot.path.first().copied().unwrap_or_default();
         Some(match name {
@@ -72,7 +73,7 @@ impl Names {
             "STEP" if verb == "run-step" => self.steps_of_file(spot.value("workflow")?)?,
             "NODE" => self.nodes(spot.value("run")?)?,
             "STEP" => self.steps(spot.value("target")?)?,
-            // Nobody but a coordinator serves its inbox.
+            // Only coordinators serve the coordinator's inbox.
             "AGENT" if matches!(verb, "worker" | "enqueue") => {
                 let agents = self.agents().into_iter();
                 agents.filter(|(agent, _)| agent != COORDINATOR).collect()
@@ -101,7 +102,7 @@ impl Names {
         latest.into_iter().chain(runs).collect()
     }
 
-    /// Runs that ask a person something.
+    /// Returns the runs that wait for an answer.
     fn askers(&self) -> Words {
         let gates = self.board.gates();
         let word = |gate: &Gate| {
@@ -121,7 +122,7 @@ impl Names {
         let (id, _) = common::find_run(&self.around, run).ok()?;
         let detail = self.board.detail(&id).ok()?;
         let mut steps = detail.steps;
-        // Of items that are over too: what they printed can be read.
+        // Include steps of finished iterations: their output can be read.
         let (plan, run) = self.board.open(&id).ok()?;
         let within = run.slots().into_iter().filter(|(at, slot)| {
             let over = !at.loops.is_empty() && slot.attempts > 0;
@@ -201,7 +202,7 @@ impl Names {
         own.into_iter().chain(built_in).collect()
     }
 
-    /// Files of directories of the workspace, without their endings.
+    /// Returns the files of some directories of the workspace, without their extensions.
     fn stems(&self, places: &[&str], endings: &[&str]) -> Words {
         let entries = places.iter().flat_map(|place| {
             let dir = self.around.workspace.join(place);

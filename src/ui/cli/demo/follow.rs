@@ -1,5 +1,5 @@
-//! Telling what a run does that somebody else drives: its journal is read, and what happened is
-//! told as if it happened here.
+//! Reports on a run that another process drives: reads its journal and reports each event as if
+//! this process had driven the run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Follower {
     root: PathBuf,
     bell: Arc<Bell>,
     run: Option<Run>,
-    /// How many events were told.
+    /// Number of events that were reported.
     told: usize,
 }
 
@@ -33,7 +33,7 @@ impl Follower {
         Follower { id, plan, root, bell, run: None, told: 0 }
     }
 
-    /// Tells what happens until the run is over, it is stopped, or one of the team has died.
+    /// Reports events until the run is over, the user interrupts, or a member of the team has died.
     pub fn tell_all(&mut self, around: &Surroundings, team: &Team, stop: &Stop) -> Left {
         let telling = common::telling(around, &RunOptions::default());
         let mut report = TextReport::new(telling, around.colour(), Mask::default());
@@ -58,7 +58,7 @@ impl Follower {
         }
     }
 
-    /// Tells what was not told yet. Says whether there was anything.
+    /// Reports new events. Returns true if there were any.
     fn tell_new(&mut self, report: &mut dyn Report) -> bool {
         let history = History::read(&*disk::machine(), &self.root).unwrap_or_default();
         let before = self.told;

@@ -1,5 +1,5 @@
-//! The team of the demonstration: a coordinator and a worker for each agent, as processes that
-//! never outlive this one.
+//! The team of the demo: a coordinator and a worker for each agent, as child processes that never
+//! outlive this one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,11 +15,11 @@ use crate::ui::cli::common::Surroundings;
 use crate::ui::cli::up;
 
 pub const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
-/// What they say, in their workspace.
+/// Log file for the output of the team, in its workspace.
 pub const LOG: &str = "team.log";
-/// What would lead them elsewhere.
+/// Variables that would make the team use another workspace.
 const ELSEWHERE: [&str; 2] = ["ORCHESTRATE_WORKSPACE", "ORCHESTRATE_STATE_DIR"];
-/// How long they may take to end before they are hurried.
+/// Time that the members may take to end before they are asked to hurry.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Team {
@@ -29,16 +29,16 @@ pub struct Team {
 
 #[derive(Default)]
 struct Shared {
-    /// They were asked to end.
+    /// True once the members were asked to end.
     asked: AtomicBool,
     ended: AtomicUsize,
-    /// Who ended without being asked.
+    /// The first member that ended without being asked to.
     died: Mutex<Option<String>>,
     bell: Arc<Bell>,
 }
 
 impl Team {
-    /// Starts everybody. Who looks for their death hears the bell.
+    /// Starts all members. `bell` rings whenever a member ends.
     pub fn start(around: &Surroundings, bell: Arc<Bell>) -> io::Result<Team> {
         let program = std::env::current_exe()?;
         let log = Arc::new(File::create(around.workspace.join(LOG))?);
@@ -77,13 +77,13 @@ impl Team {
         Ok(())
     }
 
-    /// Who ended without being asked.
+    /// Returns the first member that ended without being asked to.
     pub fn died(&self) -> Option<String> {
         self.shared.died.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Ends everybody, however the demonstration ends.
+/// Ends all members, however the demo ends.
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.asked.store(true, Ordering::SeqCst);
@@ -104,10 +104,10 @@ impl Drop for Team {
     }
 }
 
-/// Keeps what one says, each line with its name.
+/// Copies the output of a member to the log, with its name in front of each line.
 fn keep(pipe: impl Read, name: &str, mut log: &File) {
     for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-        // In one write, as others write there too.
+        // Use one write per line, because other threads write to the log too.
         let _ = log.write_all(format!("{name:<11} | {line}\n").as_bytes());
     }
 }
