@@ -1,4 +1,4 @@
-//! What the verbs of the fleet share: opening the queue, and telling what a member does.
+//! Shared code of the fleet's subcommands: opens the queue and reports the activity of a member.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -29,7 +29,7 @@ use crate::ui::text::{seconds, terminal_size};
 use crate::ui::top::text::cut;
 use crate::workflow::problem::nearest;
 
-/// Opens the queue of the workspace.
+/// Opens the queue of the workspace. Also keeps the queue's files out of git.
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = member::new_incarnation();
@@ -40,7 +40,8 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     Ok(Arc::new(queue))
 }
 
-/// Why the queue cannot be opened. One that cannot say which volume it is on is damaged.
+/// Returns the failure for a queue that cannot be opened. A queue whose volume cannot be identified
+/// counts as damaged (exit code 7).
 pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
     if let Some(fault) = VolumeFault::of(error) {
         return Failure::new(7, fault).hint(fault.hint(&member::new_incarnation()));
@@ -50,7 +51,7 @@ pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
         .hint("the workspace must be writable; `orchestrate doctor` tells more")
 }
 
-/// Why a member cannot work here.
+/// Returns the failure for a member that had to end because of an I/O error.
 pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
     let failure = Failure::new(1, format!("{who} had to end: {error}"));
     match error.kind() {
@@ -61,8 +62,8 @@ pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-/// The settings in force for a member: on a volume that machines share, beats and leases are
-/// longer, unless somebody set them.
+/// Returns the settings in force for a member. On a volume that machines share, heartbeats and
+/// leases are longer, unless the settings change their defaults.
 pub fn settings(around: &Surroundings) -> Config {
     let mut config = around.config.clone();
     let usual = Config::built_in().queue;
@@ -75,7 +76,7 @@ pub fn settings(around: &Surroundings) -> Config {
     config
 }
 
-/// The secrets that systemd hands over as files; they count as variables from then on.
+/// Reads the secrets that systemd passes as files, and adds them to the environment.
 pub fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failure> {
     let Some(dir) = around.environment.get(credentials::VARIABLE) else {
         return Ok(Environment::new());
@@ -88,15 +89,15 @@ pub fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failur
     Ok(found)
 }
 
-/// Members of the fleet that live, as far as can be told at once: a process of this machine that
-/// is gone is not among them.
+/// Returns the registered members, without processes of this machine that have exited. Members on
+/// other machines are included without a check.
 pub fn living(queue: &FsQueue) -> Vec<Registration> {
     let here = Process::this();
     let lives = |r: &Registration| !here.is_beside(&r.process) || r.process.lives_here();
     member::registrations(queue).unwrap_or_default().into_iter().filter(lives).collect()
 }
 
-/// Refuses to serve an inbox that anybody may write to, unless the settings say otherwise.
+/// Refuses to serve an inbox that every user can write to, unless the settings allow it.
 pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Result<(), Failure> {
     if around.config.queue.world_writable {
         return Ok(());
@@ -113,8 +114,8 @@ pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Resul
     })
 }
 
-/// Says that an inbox is somebody else's. One that a group may write to is shared on purpose; but
-/// nobody who is not root gives orders to root.
+/// Returns a message if an inbox belongs to another user. A group-writable inbox counts as shared
+/// on purpose, except for root: only root may give orders to root.
 fn strangers(workspace: &Path, agent: &str) -> Option<String> {
     let me = nix::unistd::geteuid().as_raw();
     let inboxes = workspace.join("inbox");
@@ -131,7 +132,7 @@ fn strangers(workspace: &Path, agent: &str) -> Option<String> {
     })
 }
 
-/// Runs are shared with other machines only inside the workspace.
+/// Refuses a state directory outside the workspace: other machines see only runs inside it.
 pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
     if around.state_dir.starts_with(&around.workspace) {
         return Ok(());
@@ -141,7 +142,7 @@ pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
         .hint("leave out --state-dir and ORCHESTRATE_STATE_DIR, or run without a fleet"))
 }
 
-/// Makes the inboxes of agents, before anything is made that needs them.
+/// Creates the inboxes of agents. Call it before creating anything that needs them.
 pub fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
     agents.iter().try_for_each(|agent| queue.open_agent(agent)).map_err(|error| {
         let wrong = error.kind() == std::io::ErrorKind::InvalidInput;
@@ -149,7 +150,7 @@ pub fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
     })
 }
 
-/// Says which agents of a run have nobody to serve them.
+/// Warns about agents of a run that no living worker serves.
 pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
     let living = living(queue);
     for agent in agents {
@@ -157,7 +158,7 @@ pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String])
     }
 }
 
-/// Says that nobody serves an agent, if so, and which one may have been meant.
+/// Warns if no living worker serves an agent, and suggests a similar name.
 pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &str, what: &str) {
     if living.iter().any(|member| member.agent == agent) {
         return;
@@ -173,14 +174,14 @@ pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &st
     );
 }
 
-/// Tells in lines, each with its time; on a terminal also what is being done now, and what agents
-/// say.
+/// Prints one line with its time per event. On a terminal it also shows the running tasks and the
+/// output of agents.
 pub struct Teller {
     name: String,
     quiet: bool,
     colour: bool,
     live: bool,
-    /// What agents say, where that is told.
+    /// Output of agents, if it is shown (on a terminal or with `--verbose`).
     overheard: Option<Mutex<Overheard>>,
     systemd: Notifier,
     ready: AtomicBool,
@@ -202,12 +203,13 @@ impl Teller {
         }
     }
 
-    /// Leaves out who tells it: somebody else puts that before each line.
+    /// Omits the member's name: the reader of this output prefixes each line with it.
     pub fn unnamed(self) -> Teller {
         Teller { name: String::new(), ..self }
     }
 
-    /// Tells systemd that this service is ready, then that it lives. Says how soon to tell again.
+    /// Notifies systemd that this service is ready (first call) and alive. Returns the watchdog
+    /// interval: the time until the next call is due.
     pub fn alive(&self, status: &str) -> Option<Duration> {
         if !self.ready.swap(true, Ordering::SeqCst) {
             self.systemd.ready(status);
@@ -226,7 +228,7 @@ impl Teller {
         self.put(&format!("{}{line}\n", self.head()));
     }
 
-    /// When something is said, and who says it.
+    /// Returns the prefix of a line: the time and the member's name.
     fn head(&self) -> String {
         let now = SystemClock.now().to_milli();
         let clock = now.get(11..19).unwrap_or(&now);
@@ -240,7 +242,7 @@ impl Teller {
         }
     }
 
-    /// Listens to an agent, where that is told.
+    /// Calls `listen` with the output of agents, or returns `None` if it is not shown.
     fn overhear<T>(&self, listen: impl FnOnce(&mut Overheard) -> T) -> Option<T> {
         let overheard = self.overheard.as_ref()?;
         Some(listen(&mut overheard.lock().unwrap_or_else(|poison| poison.into_inner())))
@@ -261,7 +263,7 @@ impl Teller {
     }
 }
 
-/// Lines that fit a terminal of so many columns and rows: what has scrolled away cannot be erased.
+/// Cuts lines to a terminal's columns and rows: lines that have scrolled away cannot be erased.
 fn fitting(
     lines: impl ExactSizeIterator<Item = String>,
     (columns, rows): (usize, usize),
@@ -277,7 +279,7 @@ fn fitting(
     lines
 }
 
-/// How a task is called for people: its step and run, or its title.
+/// Describes a task to the user: its step and run, or its title.
 fn called(doing: &Doing) -> String {
     let run = doing.run.as_ref().map(|run| format!(" of {run}")).unwrap_or_default();
     let attempt = match doing.attempt {
@@ -323,7 +325,7 @@ impl Audience for Teller {
         }
         let lines = doing.iter().map(|doing| {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
-            // What agents say stands above.
+            // The output of a streaming agent is printed above these lines.
             let last = match doing.adapter.is_stream() {
                 true => String::new(),
                 false => last_said(&doing.logs, doing.adapter).unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! `orchestrate fsck`: is everything where it must be? Looks and changes nothing, unless it is
-//! asked to put right what can be.
+//! `orchestrate fsck`: checks tasks, runs and journals. Changes nothing without `--repair`, which
+//! repairs what it can.
 
 use std::io;
 
@@ -52,7 +52,7 @@ pub fn main(args: &FsckArgs, common: &Common) -> Result<u8, Failure> {
     Ok(if damage > 0 { 7 } else { 0 })
 }
 
-/// Puts right what can be, as the only one here who does.
+/// Repairs what it can, under a lock that only one process per workspace holds.
 fn mend(
     around: &Surroundings,
     workspace: &Workspace,
@@ -87,7 +87,7 @@ fn open_queue(around: &Surroundings) -> io::Result<Option<std::sync::Arc<FsQueue
     if !queue::has_queue(&*disk, &layout)? {
         return Ok(None);
     }
-    // What is mended is on the medium before it is told, whatever the settings say.
+    // A repair is durable before it is reported, even if the settings turn durability off.
     let me = member::new_incarnation();
     let queue = FsQueue::open(disk, layout, &me, member::chance(), true)?;
     Ok(Some(std::sync::Arc::new(queue)))
@@ -114,7 +114,7 @@ fn document(report: &Report, repairs: Option<&Vec<Repair>>, calm: Calm) -> Value
     document
 }
 
-/// A repair as two lines for people: what was wrong, and what became of it.
+/// Formats a repair as two lines of text: the finding and the outcome.
 fn told(repair: &Repair) -> String {
     let Finding { kind, about, message } = &repair.finding;
     let word = match &repair.outcome {
@@ -148,14 +148,14 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A finding as one line for people.
+/// Formats a finding as one line of text.
 pub fn line(finding: &Finding, calm: Calm) -> String {
     let word = if finding.kind.is_damage(calm) { "damage" } else { "note" };
     let Finding { kind, about, message } = finding;
     format!("{word}: {} `{about}`: {message}", kind.name())
 }
 
-/// A finding for programs.
+/// Returns a finding as JSON.
 pub fn shown(finding: &Finding, calm: Calm) -> Value {
     json!({
         "kind": finding.kind.name(),

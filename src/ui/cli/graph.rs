@@ -1,4 +1,4 @@
-//! `orchestrate graph`: a picture of a workflow, or of where a run of it stands.
+//! `orchestrate graph`: draws a workflow, or a run of it with the state of its steps.
 
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,7 @@ pub enum Format {
 pub fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let path = Path::new(&args.target);
-    // A file is what it is called; all else that is no path is a run.
+    // An existing file, or a name that looks like a path, is a workflow. Any other name is a run.
     let graph = if common::workflow_path(&around, path).is_file() || looks_like_file(path) {
         of_workflow(&around, path)?
     } else {

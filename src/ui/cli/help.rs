@@ -1,4 +1,4 @@
-//! `orchestrate help`: every verb, one verb, or a concept; and the manual pages.
+//! `orchestrate help`: explains all verbs, one verb, or a concept; writes manual pages.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{Cli, Common, Failure};
 use crate::ui::talk::talk;
 use crate::workflow::problem::nearest;
 
-/// What has a page: its name, what it is on, and the page.
+/// Short help pages: name, description, text.
 const TOPICS: [(&str, &str, &str); 7] = [
     ("dialects", "the languages of workflows", include_str!("../../../docs/help/dialects.txt")),
     ("variables", "how values get into texts", include_str!("../../../docs/help/variables.txt")),
@@ -22,7 +22,7 @@ const TOPICS: [(&str, &str, &str); 7] = [
     ("exit-codes", "what exit codes mean", include_str!("../../../docs/help/exit-codes.txt")),
 ];
 
-/// Pages in full, for those who have the program and not its source.
+/// Complete documentation pages, for users who have the program but not its source.
 const BOOKS: [(&str, &str, &str); 9] = [
     ("steps", "the language of `steps:`", include_str!("../../../docs/steps.md")),
     ("nodes", "the language of `nodes:`", include_str!("../../../docs/nodes.md")),
@@ -35,7 +35,7 @@ const BOOKS: [(&str, &str, &str); 9] = [
     ("lints-full", "each lint and its cure", include_str!("../../../docs/lints.md")),
 ];
 
-/// The verbs as people look for them. One that is in no group is shown after them.
+/// Verbs grouped by purpose. Verbs in no group follow after the groups.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Begin", &["init", "demo", "doctor", "help"]),
     ("Write workflows", &["validate", "schema", "graph", "spell", "command", "provider"]),
@@ -94,7 +94,7 @@ fn tell(topic: Option<&str>, about: &str, text: &str, common: &Common) -> Result
     Ok(0)
 }
 
-/// What a verb is for.
+/// Returns the one-line description of a verb.
 fn about(command: &clap::Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
@@ -103,7 +103,7 @@ fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'stati
     TOPICS.iter().chain(&BOOKS)
 }
 
-/// What there is help on.
+/// Returns the name and the description of each help topic: pages, then visible verbs.
 pub fn topics() -> Vec<(String, String)> {
     let command = Cli::command();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -125,7 +125,7 @@ fn unknown(word: &str, verbs: &[String]) -> Failure {
     }
 }
 
-/// All verbs in groups, and the concepts.
+/// Returns the overview: all verbs in groups, then the pages.
 pub fn root() -> String {
     let command = Cli::command();
     let verbs: Vec<(&str, String)> = command

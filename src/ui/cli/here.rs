@@ -1,6 +1,7 @@
-//! What a workflow needs that is not there: prompt files in the workspace, programs, providers and
-//! secrets on this machine. A worker on another machine may have them, so all of it is a warning.
-//! And which variables on the command line nothing in the workflow reads.
+//! Warns about things that a workflow needs and that are missing: prompt files in the workspace,
+//! and programs, providers and secrets on this machine. These are warnings, because a worker on
+//! another machine may have them. Also warns about variables on the command line that the workflow
+//! does not read.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +17,7 @@ use crate::workflow::problem::nearest;
 use crate::workflow::yaml::{self, Node, Value};
 use crate::workflow::{Place, Problem};
 
-/// Returns a warning for each thing that a workflow needs and that is not there.
+/// Returns a warning for each missing file, program, provider or secret that a workflow needs.
 pub fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut looking = Looking {
         around,
@@ -32,7 +33,7 @@ pub fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Probl
     looking.found
 }
 
-/// Prints what a workflow that was loaded needs and that is not there.
+/// Prints the warnings of [`missing`] for a loaded workflow, without lints that its author allows.
 pub fn tell_missing(around: &Surroundings, loaded: &Loaded) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
     let found = missing(around, &document, &loaded.plan);
@@ -47,10 +48,10 @@ struct Looking<'l> {
     plan: &'l Plan,
     /// Files that steps write, by `output_file`.
     written: BTreeSet<String>,
-    /// Providers that were looked for.
+    /// Providers that were already checked.
     asked: BTreeSet<String>,
     found: Vec<Problem>,
-    /// How many steps were looked at.
+    /// Number of steps checked so far.
     steps: usize,
 }
 
@@ -168,8 +169,8 @@ impl Looking<'_> {
     }
 }
 
-/// Warns of variables on the command line that nothing in the workflow reads. Warns of those of a
-/// file, which may be for several workflows, only if another name seems to be meant.
+/// Warns about variables on the command line that the workflow does not read. A context file may
+/// serve several workflows, so its variables cause a warning only if a similar name is read.
 pub fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file: &[&str]) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
     let used = used(&document, loaded);
@@ -189,7 +190,7 @@ pub fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file:
     for key in flags.iter().chain(file).filter(|key| !is_used(key)) {
         let free = used.iter().map(String::as_str).filter(|used| !given.contains(used));
         let near = nearest(key, free).or_else(|| nearest(key, used.iter().map(String::as_str)));
-        // What is told where the run is kept can read all variables there.
+        // A step that refers to the run's directory or state file can read all variables there.
         if near.is_none() && (names_root || !flags.contains(key)) {
             continue;
         }
@@ -200,8 +201,8 @@ pub fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file:
     }
 }
 
-/// Returns the variables that a workflow may read: paths behind `context` in templates, and all
-/// names behind a dot in spells.
+/// Returns the variables that a workflow may read: paths after `context` in templates, and all
+/// names after a dot in spells.
 fn used(document: &Node, loaded: &Loaded) -> BTreeSet<String> {
     let mut used = BTreeSet::new();
     let mut texts = Vec::new();

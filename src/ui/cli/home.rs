@@ -1,5 +1,5 @@
-//! A run belongs to the workspace that it was begun in. Where runs of several are kept together,
-//! nobody goes on with one from another.
+//! A run belongs to the workspace it was created in. If several workspaces share a state directory,
+//! a run can be continued only from its own workspace.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::fleet::open;
 use crate::ids::RunId;
 use crate::ui::board::Birth;
 
-/// The workspace of a run, if it is not this one.
+/// Returns the workspace of a run if it is not this one.
 pub fn elsewhere(around: &Surroundings, root: &Path) -> Option<PathBuf> {
     Birth::of(&open::origin(root)?).elsewhere(&around.workspace, root)
 }
 
-/// Refuses to do something to a run from another workspace than its own.
+/// Refuses to change a run from a workspace other than its own.
 pub fn check(around: &Surroundings, id: &RunId, root: &Path) -> Result<(), Failure> {
     let Some(home) = elsewhere(around, root) else { return Ok(()) };
     let (home, here) = (home.display(), around.workspace.display());

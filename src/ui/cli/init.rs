@@ -1,7 +1,7 @@
-//! `orchestrate init`: a workspace to begin with, which runs offline at once.
+//! `orchestrate init`: creates a workspace whose workflow runs offline.
 //!
-//! **Invariant:** nothing that is there is changed. What should be in a file that is there already
-//! is told instead.
+//! **Invariant:** existing files are never changed. Lines that an existing file lacks are reported
+//! instead.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -16,7 +16,7 @@ use crate::fleet::called;
 use crate::ui::talk::talk;
 use crate::workflow::shape::schema::{Topic, schema};
 
-/// The files of a new workspace, by their place in it.
+/// Files of a new workspace: path in the workspace, and text.
 pub const FILES: [(&str, &str); 7] = [
     ("workflow.yaml", include_str!("../../../workflows/init/workflow.yaml")),
     ("offline.yaml", include_str!("../../../workflows/init/offline.yaml")),
@@ -36,23 +36,23 @@ pub struct InitArgs {
     pub dir: PathBuf,
 }
 
-/// What became of it all.
+/// Result of `init`.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
     workspace: String,
     made: Vec<String>,
     left_alone: Vec<LeftAlone>,
-    /// Inboxes that were there and that everybody may write to.
+    /// Inboxes that existed and that every user can write to.
     world_writable: Vec<String>,
 }
 
-/// A file that was there before.
+/// A file that existed before.
 #[derive(Debug, Serialize)]
 struct LeftAlone {
     path: String,
-    /// Lines that it lacks and should have.
+    /// Lines that the file should have and lacks.
     lacks: Vec<String>,
-    /// What brings it up to date, where it was made by another version.
+    /// Command that updates the file, if its text differs from this version's.
     refresh: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
         }
     };
     make_dir(dir).map_err(|error| cannot(dir, &error))?;
-    // Before anything is made: half a workspace helps nobody.
+    // Check before creating anything: half a workspace is useless.
     let in_the_way = |path: &PathBuf| path.symlink_metadata().is_ok() && !path.is_dir();
     let wanted = ["inbox", ".orchestrate"].iter().chain(&INBOXES).map(|name| dir.join(name));
     if let Some(path) = wanted.into_iter().find(in_the_way) {
@@ -114,13 +114,13 @@ pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Makes a directory and those above it. Others than the group may never write to it: whoever
-/// writes into an inbox gives orders.
+/// Creates a directory and its parents. Only the owner and the group can write to it: a process
+/// that can write to an inbox can have commands executed.
 fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o775).create(dir)
 }
 
-/// Writes a file that is not there. Says whether it was not.
+/// Creates a file. Returns false, and changes nothing, if the file exists.
 fn lay(path: &Path, text: &str) -> io::Result<bool> {
     if let Some(parent) = path.parent() {
         make_dir(parent)?;
@@ -130,7 +130,7 @@ fn lay(path: &Path, text: &str) -> io::Result<bool> {
         file => file?,
     };
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
-        // A half is worse than nothing, and the next try would leave it alone.
+        // Remove a partial file: the next `init` would leave it as it is.
         let _ = std::fs::remove_file(path);
     })?;
     Ok(true)
@@ -140,7 +140,7 @@ fn left_alone(path: &Path, name: String, text: &str, topic: Option<Topic>) -> Le
     let there = std::fs::read_to_string(path).unwrap_or_default();
     let lacks = match name.as_str() {
         ".gitignore" => missing_lines(&there, text),
-        // The fragment as a whole, if nobody has put it there.
+        // The whole fragment, unless the file mentions this program.
         "AGENTS.md" if !there.contains("orchestrate") => text.lines().map(str::to_owned).collect(),
         _ => Vec::new(),
     };

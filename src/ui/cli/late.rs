@@ -1,5 +1,5 @@
-//! Arguments of a verb that are put together only when that verb is given. Those of all verbs
-//! together would take as long as everything else that a run of one small step does.
+//! Arguments of a verb that are built only if that verb is given. Building the arguments of all
+//! verbs would take as long as the rest of a run of one small step.
 
 use std::ops::Deref;
 
@@ -16,7 +16,8 @@ impl<T> Deref for Late<T> {
     }
 }
 
-/// What the arguments' own types are described as is not what the verb does.
+/// Adds arguments to a verb and keeps its description, which clap would replace with the doc
+/// comment of the arguments' type.
 fn described_as_before(command: Command, augment: impl Fn(Command) -> Command) -> Command {
     let (about, more) = (command.get_about().cloned(), command.get_long_about().cloned());
     augment(command).about(Resettable::from(about)).long_about(Resettable::from(more))

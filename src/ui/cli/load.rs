@@ -1,5 +1,5 @@
-//! Reading a workflow with everything that it is made of: files beside it, spells, work items.
-//! Whatever is wrong with any of it is told at once.
+//! Loads a workflow with its parts: command and script files, spells, beads. Reports all problems
+//! of all parts at once.
 
 use std::path::{Path, PathBuf};
 
@@ -15,24 +15,24 @@ use crate::workflow::problem::located;
 use crate::workflow::{Compiled, Named, Plan, Problem, Rejected, compile_parsed, yaml};
 use crate::workspace::Workspace;
 
-/// A workflow that was looked over, whether it may run or not.
+/// A checked workflow, which may have errors.
 pub struct Looked {
-    /// The text as YAML, where it is that.
+    /// The parsed text, or `None` if it is not YAML.
     pub document: Option<yaml::Node>,
-    /// Nothing where the text by itself is wrong.
+    /// The compiled plan, or `None` if the text itself has errors.
     pub plan: Option<Plan>,
-    /// What is wrong: in the text in its order, then elsewhere.
+    /// Errors: those in the text first, in its order, then those in other files.
     pub errors: Vec<Problem>,
     pub warnings: Vec<Problem>,
-    /// The files beside it that it is made of, and its spells, as far as they are there.
+    /// The part files and spells that could be read.
     parts: Vec<Kept>,
     spells: Vec<Page>,
-    /// The work items of its steps, as far as they are there.
+    /// The beads of its steps that could be read.
     beads: Beads,
     named: Named,
 }
 
-/// Looks over the text of a workflow that is called so.
+/// Checks the text of a workflow. `name` is its file name.
 pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text: &str) -> Looked {
     let (document, unparsed) = match yaml::parse(text) {
         Ok(document) => (Some(document), Vec::new()),
@@ -68,7 +68,7 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
 }
 
 impl Looked {
-    /// What is wrong with what its spells read, whatever a run of it is given.
+    /// Returns the problems of its spells' variables that no input of a run can fix.
     pub fn incurable(&self, text: &str) -> Vec<Problem> {
         let plan = self.plan.as_ref();
         plan.map(|plan| located(text, spellbook::incurable(plan, &self.spells, &self.beads)))
@@ -76,8 +76,8 @@ impl Looked {
     }
 }
 
-/// The files that a workflow is made of or would be if they were there, for whoever waits for them
-/// to change; with the work item of its runs.
+/// Returns the files that a workflow consists of, including missing ones, so that the caller can
+/// watch them for changes. `bead` is the bead of its runs.
 pub fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> Vec<PathBuf> {
     let found = find_workflow(around, workflow).ok().zip(open_workspace(around).ok());
     let Some(((name, text), workspace)) = found else { return Vec::new() };
@@ -108,7 +108,7 @@ pub fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> V
     parts.chain(files.into_iter().map(|file| workspace.root().join(file))).collect()
 }
 
-/// Reads the text of a workflow that is called so, to run it.
+/// Compiles the text of a workflow in order to run it. `name` is its file name.
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let looked = look_over(around, &open_workspace(around)?, name, text);
     let Looked { plan, errors, warnings, parts, spells, .. } = looked;

@@ -1,7 +1,7 @@
-//! `orchestrate logs`: what steps and tasks print, also while they do.
+//! `orchestrate logs`: shows the output of steps and tasks, also while they run.
 //!
-//! The logs are files on the volume, so it does not matter which machine writes them. What a step
-//! printed and no log holds, because it was short, is in the state of its run.
+//! The logs are files on the volume, so any machine can show them. Output that is too short for a
+//! log file is in the state of its run.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -62,7 +62,7 @@ pub struct LogsArgs {
     pub since: Option<Time>,
 }
 
-/// A moment, as people write it.
+/// Parses a point in time: a timestamp, or a duration before now.
 fn since(text: &str) -> Result<Time, String> {
     let ago = |ms: u64| Time(SystemClock.now().0.saturating_sub(i64::try_from(ms).unwrap_or(0)));
     let moment = Time::parse(text).or_else(|| parse_duration(text).map(ago));
@@ -109,19 +109,19 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-/// The path of the step that a person named.
+/// Returns the path of the step that the user named, or the name itself if no step matches.
 fn spelled(board: &Board, id: &RunId, step: &str) -> String {
     let path = |(plan, _): (Plan, Run)| Some(Address::named(&plan, step)?.path(&plan).to_string());
     board.open(id).ok().and_then(path).unwrap_or_else(|| step.to_owned())
 }
 
-/// Whose output is shown.
+/// The run, step or free task whose output is shown.
 enum Source {
     Run { id: RunId, step: Option<String> },
     Free { id: String, dir: PathBuf, adapter: Kind },
 }
 
-/// A step's task is shown as the step is: what it printed is kept with the run.
+/// Returns the source for a task. The output of a step's task is stored with its run.
 fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source, Failure> {
     let view = board.task(found).map_err(|error| show::unreadable(&error))?;
     if let Some(id) = view.run_id.as_deref().and_then(RunId::parse) {
@@ -140,54 +140,54 @@ fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source
     Ok(Source::Free { id: view.task, dir, adapter: adapter.unwrap_or_default() })
 }
 
-/// One execution whose output can be shown.
+/// An execution whose output can be shown.
 struct Execution {
-    /// The step, or the task.
+    /// Name of the step, or id of the task.
     name: String,
-    /// What the names of its logs begin with, seen from that directory.
+    /// Path prefix of its log files, relative to `root`.
     stem: String,
     root: PathBuf,
-    /// What the state holds of its standard output, once it has ended.
+    /// Standard output as stored in the state, once the execution has ended.
     kept: Option<String>,
     attempt: u32,
     over: bool,
     ended: Option<Time>,
-    /// How what it prints is read.
+    /// Adapter that parses its output.
     adapter: Kind,
 }
 
-/// A stream that is being shown.
+/// An output stream that is being shown.
 struct Stream {
     name: String,
     kind: &'static str,
     file: Option<File>,
-    /// The attempt that was printing into it when it was opened.
+    /// Attempt that was writing to the file when it was opened.
     of: u32,
-    /// The attempt whose output was taken from the state.
+    /// Last attempt whose stored output was considered.
     told: u32,
-    /// How many bytes were shown.
+    /// Number of bytes shown.
     shown: u64,
-    /// The beginning of a line whose end has not come yet.
+    /// Start of a line whose end has not arrived.
     rest: Vec<u8>,
-    /// Makes readable what an agent prints.
+    /// Converts an agent's events to readable text.
     agent: Option<provider::Stream>,
-    /// How much of a long log is read, from its end.
+    /// Maximum number of bytes to read from the end of a long log.
     tail: Option<u64>,
 }
 
-/// Reads what was printed, and what is printed later.
+/// Reads existing output, and later output as it arrives.
 pub struct Reader {
     source: Source,
     streams: Vec<&'static str>,
     raw: bool,
     attempt: Option<u32>,
     since: Option<Time>,
-    /// How much of a long log is read, from its end.
+    /// Maximum number of bytes to read from the end of a long log.
     tail: Option<u64>,
     open: Vec<Stream>,
 }
 
-/// Prints what is read.
+/// Prints the output that a [`Reader`] returns.
 struct Telling<'a> {
     around: &'a Surroundings,
     queue: Option<Arc<FsQueue>>,
@@ -196,23 +196,24 @@ struct Telling<'a> {
 }
 
 impl Reader {
-    /// What a run prints, or a step of it, for one who looks on: the end of it, and what comes.
+    /// Creates a reader for the end of the output of a run or step, at most `tail` bytes per log,
+    /// and for all later output.
     pub fn of_end(id: RunId, step: Option<String>, tail: u64) -> Reader {
         let (source, streams) = (Source::Run { id, step }, vec!["stdout", "stderr"]);
         let (raw, attempt, since, open) = (false, None, None, Vec::new());
         Reader { source, streams, raw, attempt, since, tail: Some(tail), open }
     }
 
-    /// What has come since it was asked last, and whether more may come.
+    /// Returns the output since the last call, and true if more may follow.
     pub fn more(&mut self, board: &Board) -> Result<(Vec<u8>, bool), Failure> {
         let (executions, more) = self.executions(board)?;
         let mut bytes = Vec::new();
-        // Nothing goes wrong with writing to memory.
+        // Writing to memory cannot fail.
         let _ = self.collect(&executions, !more, &mut bytes);
         Ok((bytes, more))
     }
 
-    /// What there is to be shown now, and whether more may come.
+    /// Returns the executions to show now, and true if more output may follow.
     fn executions(&self, board: &Board) -> Result<(Vec<Execution>, bool), Failure> {
         match &self.source {
             Source::Run { id, step } => self.of_run(board, id, step.as_deref()),
@@ -248,7 +249,7 @@ impl Reader {
             },
         };
         let (plan, run) = (&open.0, &open.1);
-        // What came of earlier attempts is in the journal alone.
+        // Records of earlier attempts are only in the journal.
         let passed_over = || run.slots().iter().any(|(_, slot)| is_passed_over(slot));
         let history = match self.attempt.is_some() || passed_over() {
             true => History::read(&*disk::machine(), &board.run_root(id)).unwrap_or_default(),
@@ -263,7 +264,7 @@ impl Reader {
         }
         let Some(wanted) = wanted else { return Ok((all, goes_on)) };
         check_step(plan, run, wanted)?;
-        // Of a node that goes in rounds, all of them are meant.
+        // The name of a node with rounds selects all its rounds.
         let rounds = format!("{wanted}.");
         let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
         all.retain(|execution| execution.name == wanted || inside(&execution.name));
@@ -277,8 +278,8 @@ impl Reader {
         Ok((all, goes_on && !over))
     }
 
-    /// The logs of a run whose workflow cannot be read, as they lie there. The error tells why it
-    /// cannot, and is all that is told where there are none.
+    /// Returns the log files of a run whose workflow cannot be read. Returns `error`, the reason it
+    /// cannot be read, if there are no such files.
     fn of_unread(
         &self,
         board: &Board,
@@ -316,7 +317,7 @@ impl Reader {
         self.open.iter().map(|stream| stream.shown).sum()
     }
 
-    /// Writes what is new; with `all`, lines without an end too.
+    /// Writes new output; with `all`, also an incomplete last line.
     fn collect(
         &mut self,
         executions: &[Execution],
@@ -385,7 +386,7 @@ impl Telling<'_> {
         Ok(0)
     }
 
-    /// Prints what is new until nothing more can come.
+    /// Prints new output until no more can follow.
     fn follow(&mut self, mut board: Board) -> Result<u8, Failure> {
         let mut vigil = Vigil::begin()?;
         let mut waits = show::Waits::default();
@@ -408,12 +409,13 @@ impl Telling<'_> {
             if let Some(code) = vigil.wait(self.reader.shown() > before) {
                 return Ok(code);
             }
-            // Nobody waits for beats here: who is in doubt may go on.
+            // A new snapshot. It does not wait for heartbeats: a member in doubt may still be
+            // alive.
             board = show::board(self.around, self.queue.clone())?;
         }
     }
 
-    /// Whoever followed a run to its end wants to know which end that was.
+    /// Reports the final state of a run that was followed to its end.
     fn say_how_it_stands(&self, board: &Board) -> Result<u8, Failure> {
         if let Source::Run { id, step: None } = &self.reader.source {
             show::say_standing(self.around, &board.run(id));
@@ -421,7 +423,8 @@ impl Telling<'_> {
         Ok(0)
     }
 
-    /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
+    /// Prints new output; with `all`, also an incomplete last line. Returns false if standard
+    /// output was closed by its reader.
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
         match self.reader.collect(executions, all, &mut self.out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
@@ -431,18 +434,18 @@ impl Telling<'_> {
     }
 }
 
-/// Whether something was printed at that time or later, as far as its logs tell.
+/// Returns true if an execution may have printed at or after `since`, judged by its log files.
 fn printed_since(execution: &Execution, since: Time) -> bool {
     let written = |kind: &&str| {
         let file = execution.open(kind).ok()?.metadata().ok()?;
         Some(Time(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000))
     };
     let last = ["stdout", "stderr"].iter().filter_map(written).max();
-    // What was short has no log: it was printed by the time that the step ended.
+    // Short output has no log file: it was printed before the step ended.
     !execution.over || last.or(execution.ended).is_none_or(|at| at >= since)
 }
 
-/// Leaves one attempt of a step. Those before the last have logs of their own.
+/// Keeps only one attempt of a step. Attempts before the last have log files of their own.
 fn choose_attempt(
     all: &mut Vec<Execution>,
     step: &str,
@@ -468,13 +471,13 @@ fn choose_attempt(
     Ok(())
 }
 
-/// Whether a worker executes a step of a run that nobody drives: it prints on.
+/// Returns true if a worker executes a step of a run without a driver: more output may follow.
 fn is_at_work(board: &Board, id: &RunId) -> bool {
     let at_work = |step: &StepView| step.state == StepShown::Running;
     board.detail(id).is_ok_and(|detail| detail.steps.iter().any(at_work))
 }
 
-/// Where the logs are in the directory of a run.
+/// Prefix of log files in the directory of a run.
 const LOGS: &str = "logs/";
 
 impl Execution {
@@ -482,7 +485,7 @@ impl Execution {
         self.root.join(format!("{}.{kind}", self.stem))
     }
 
-    /// Opens a log, unless something else was left in its place, as a link is.
+    /// Opens a log file. Fails if something else is in its place, for example a link.
     fn open(&self, kind: &str) -> std::io::Result<File> {
         excerpt::open(&self.root, &format!("{}.{kind}", self.stem))
     }
@@ -494,21 +497,21 @@ impl Stream {
         Stream { name, kind, file: None, of: 0, told: 0, shown: 0, rest, agent: None, tail }
     }
 
-    /// Opens the log that lies there now.
+    /// Opens the current log file. With `tail`, skips to the last bytes of a long one.
     fn open(&mut self, execution: &Execution) {
         self.file = execution.open(self.kind).ok();
         let Some((file, tail)) = self.file.as_mut().zip(self.tail) else { return };
         let len = file.metadata().map_or(0, |file| file.len());
         if len > tail && file.seek(SeekFrom::Start(len - tail)).is_ok() {
-            // It begins with a whole line.
+            // Start with a complete line.
             let mut skipped = BufReader::new(&mut *file);
             let gone = skipped.skip_until(b'\n').unwrap_or(0) as u64;
             let _ = file.seek(SeekFrom::Start(len - tail + gone));
         }
     }
 
-    /// What has come since it was read last. A log that was put aside, because the step is tried
-    /// again, is read to its end first: we hold it open.
+    /// Returns the output since the last call. A log that was renamed because the step is retried
+    /// is first read to its end: its file is still open here.
     fn read(&mut self, execution: &Execution, raw: bool) -> Vec<u8> {
         let listens = !raw && self.kind == "stdout" && execution.adapter.is_stream();
         let mut bytes = self.read_on();
@@ -527,7 +530,7 @@ impl Stream {
             && self.told < execution.attempt
         {
             self.told = execution.attempt;
-            // A log of this attempt has all of it, or a draft had, which was shown as it grew.
+            // A log of this attempt, or its draft, contains all of it and was already shown.
             if execution.open(self.kind).is_err() && !self.had_draft(execution.attempt) {
                 bytes.extend_from_slice(kept.as_bytes());
             }
@@ -536,7 +539,7 @@ impl Stream {
         bytes
     }
 
-    /// What an agent said and did; of others, what they printed.
+    /// Converts an agent's events to readable text. Returns other output unchanged.
     fn readable(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let Some(agent) = &mut self.agent else { return bytes };
         let turns = agent.push(&bytes).into_iter().map(|turn| format!("{turn}\n"));
@@ -546,26 +549,27 @@ impl Stream {
     fn read_on(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(file) = &mut self.file {
-            // What was read before an error is shown; the rest is tried again.
+            // Show the bytes read before an error; the next call tries the rest again.
             let _ = file.read_to_end(&mut bytes);
         }
         bytes
     }
 
-    /// Whether what is held open was the draft of an attempt that is over: those are removed.
+    /// Returns true if the open file is the removed draft of this attempt. Drafts are removed when
+    /// their attempt ends.
     fn had_draft(&self, attempt: u32) -> bool {
         let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         self.of == attempt && held.is_some_and(|file| file.nlink() == 0)
     }
 
-    /// Whether another file lies there now.
+    /// Returns true if `path` is now a different file than the open one.
     fn is_another(&self, path: &Path) -> bool {
         let there = std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         there.is_some() && there != held.map(|file| (file.dev(), file.ino()))
     }
 
-    /// Puts the step's name before each line; what has no end yet waits, unless all is wanted.
+    /// Prefixes each line with the step's name. Keeps an incomplete line back, unless `all` is set.
     fn label(&mut self, bytes: Vec<u8>, all: bool) -> Vec<u8> {
         self.rest.extend(bytes);
         let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
@@ -585,7 +589,7 @@ impl Stream {
     }
 }
 
-/// A walk over everything that a run has executed, items of loops in order.
+/// Walks over all executions of a run, with the items of loops in order.
 struct Walk<'a> {
     run_root: PathBuf,
     plan: &'a Plan,
@@ -596,7 +600,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn block(&self, block: &Block, body: &Body, prefix: &str, into: &mut Vec<Execution>) {
         for (step, slot) in block.steps.iter().zip(&body.slots) {
-            // A person's answer is not printed by anybody.
+            // A gate has no output: a user answers it.
             if matches!(step.action, Action::Gate(_)) {
                 continue;
             }
@@ -617,7 +621,7 @@ impl Walk<'_> {
         let mut record = slot.record.as_deref()?;
         let (root, mut stem) = (self.run_root.clone(), format!("{LOGS}{name}"));
         if is_passed_over(slot) {
-            // What it did at an earlier visit is told: at the last it did nothing.
+            // Show the execution of an earlier visit: at the last visit the step was skipped.
             record = self.tried.record(&name, slot.attempts).unwrap_or(record);
             let is_there = |kind: &str| root.join(format!("{stem}.{kind}")).exists();
             if !is_there("stdout") && !is_there("stderr") {
@@ -640,7 +644,7 @@ impl Walk<'_> {
 }
 
 impl Walk<'_> {
-    /// An output that is kept in a file of its own.
+    /// Reads an output that is stored in a file of its own.
     fn whole(&self, record: &Record) -> Option<String> {
         let mut bytes = Vec::new();
         let mut file = excerpt::open(&self.run_root, &record.whole.as_ref()?.path).ok()?;
@@ -649,7 +653,7 @@ impl Walk<'_> {
     }
 }
 
-/// What was printed, with the end of its last line where that is not kept.
+/// Returns the output with its final newline, which the state does not store.
 fn with_end(step: &Step, mut kept: String) -> String {
     if step.output.capture == CaptureMode::Whole && !kept.is_empty() && !kept.ends_with('\n') {
         kept.push('\n');
@@ -657,7 +661,7 @@ fn with_end(step: &Step, mut kept: String) -> String {
     kept
 }
 
-/// A step that the plan has: it may not have been reached yet.
+/// Fails unless the plan has this step. The run may not have reached it yet.
 fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let (address, name) = (Address::parse(plan, name), shown(name));
     match address.map(|address| address.step_of(plan).inner().is_some()) {

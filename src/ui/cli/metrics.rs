@@ -1,4 +1,4 @@
-//! `orchestrate metrics`: figures for a monitor, once or again and again.
+//! `orchestrate metrics`: prints metrics for a monitoring system, once or periodically.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,12 +68,12 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
 }
 
-/// Writes the file of the settings again and again beside a coordinator, until it is stopped.
-/// What cannot be looked at or written is tried again: nobody's work depends on it.
+/// Periodically writes the metrics file of the settings in a thread of a coordinator, until `stop`.
+/// Errors are logged and retried: no work depends on the file.
 pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
     let Some(every) = around.config.metrics.every else { return Ok(()) };
     let file = around.workspace.join(&around.config.metrics.file);
-    // As somebody else, who sees the coordinator too: a member does not look at itself.
+    // Use a separate identity, which also sees the coordinator: a member does not observe itself.
     let queue = fleet::open_queue(around)?;
     let (workspace, stop) = (common::open_workspace(around)?, stop.clone());
     let (state_dir, config) = (around.state_dir.clone(), around.config.clone());

@@ -1,7 +1,7 @@
 //! The command line: one file for each verb.
 //!
-//! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
-//! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
+//! Standard output is data, standard error is messages. Exit codes: 0 completed, 1 failed, 2 bad
+//! usage or input, 3 paused for a user, 4 cancelled, 5 owned by another process, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
 pub(in crate::ui) mod act;
@@ -266,7 +266,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
 fn obey(args: &[OsString]) -> ExitCode {
     match parse(args) {
         Ok(cli) => run_cli(cli),
-        // The list of verbs is too long to be read without groups.
+        // Without groups, the list of verbs is too long to read.
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(args) => {
             ended(show::put(&help::root()).map(|()| 0), false)
         }
@@ -282,7 +282,7 @@ fn obey(args: &[OsString]) -> ExitCode {
             if error.use_stderr() {
                 error.exit()
             }
-            // What was asked for: help, or the version.
+            // The user asked for help or for the version.
             let written = error.print().and_then(|()| std::io::stdout().flush());
             ended(show::written(written).map(|_| 0), false)
         }
@@ -307,34 +307,34 @@ fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
 /// Commands with subcommands whose default is `ls`.
 const LISTS: [&str; 5] = ["queue", "workers", "provider", "worktree", "command"];
 
-/// Whether arguments are flags alone, none of which asks for help.
+/// Returns true if all arguments are flags and none of them asks for help.
 fn names_no_verb(args: &[OsString]) -> bool {
     let is_flag = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with('-'));
     let help = ["-h", "--help", "-V", "--version"];
     args.iter().all(is_flag) && !args.iter().any(|arg| help.iter().any(|help| arg == help))
 }
 
-/// The command line with one of its verbs only. The flags that all verbs share are copied into
-/// each verb there is, whichever is given: a third of the memory that a start touches.
+/// Returns the command line with only one of its verbs. clap copies the common flags into each
+/// verb, used or not, which is a third of the memory that a start touches.
 fn alone(verb: &str) -> Option<Command> {
     let verb = Verb::augment_subcommands(Command::new("verbs")).find_subcommand(verb)?.clone();
-    // What is shared is shown after what is the verb's own.
+    // Common flags are listed after the verb's own flags.
     let root = Common::augment_args(Command::new("orchestrate").next_display_order(100));
     let root = root.version(env!("CARGO_PKG_VERSION")).propagate_version(true);
     Some(root.disable_help_subcommand(true).subcommand_required(true).subcommand(verb))
 }
 
-/// Whether help is asked for on no verb in particular.
+/// Returns true if the user asks for help without a verb.
 fn asks_for_all(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|arg| arg == "--help" || arg == "-h")
 }
 
-/// A command line that was not understood, told to a program.
+/// Converts a usage error of clap to a failure, for `--json`.
 fn misused(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    // Names of what is missing stand on lines of their own, before the usage.
+    // clap lists missing arguments on lines of their own, before the usage.
     let more = lines.take_while(|line| !line.starts_with("Usage:"));
     let (tips, more): (Vec<_>, Vec<_>) = more.partition(|line| line.starts_with("tip: "));
     let message = [&[message.as_str()], more.as_slice()].concat().join(" ");
@@ -397,7 +397,7 @@ fn run_cli(cli: Cli) -> ExitCode {
     ended(outcome, cli.common.json)
 }
 
-/// Tells what is wrong, and ends with the code that goes with it.
+/// Reports a failure. Returns the exit code.
 fn ended(outcome: Result<u8, Failure>, json: bool) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -1,4 +1,4 @@
-//! `orchestrate offline`: the offline provider, called as any provider CLI is.
+//! `orchestrate offline`: the offline provider, called like any provider CLI.
 
 use std::io::Read;
 use std::path::Path;

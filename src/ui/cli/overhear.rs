@@ -1,9 +1,9 @@
-//! What the agents of a worker say and do, read from their logs as these grow, for a terminal.
+//! Reads the messages and actions of a worker's agents from their growing logs, for a terminal.
 //!
-//! Nothing depends on it: what is missed here is in the log, which `orchestrate logs` shows.
+//! No other code depends on it: output that is missed here is in the log (`orchestrate logs`).
 //!
-//! **Invariant:** on a terminal no line is wider than it is, so that none is broken within a word,
-//! and what is drawn below can be erased.
+//! **Invariant:** no line is wider than the terminal. The terminal therefore breaks no line within
+//! a word, and the status lines drawn below can be erased.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,14 +14,14 @@ use crate::fleet::worker::Doing;
 use crate::provider::Stream;
 use crate::ui::top::text::{cut, printed, width, wrap};
 
-/// So much of a log is read at a time.
+/// Maximum number of bytes to read from a log at a time.
 const PIECE: u64 = 1 << 20;
 
-/// The agents that are listened to, by their tasks.
+/// Read positions in the logs of running agents, by task id.
 #[derive(Default)]
 pub struct Overheard(HashMap<String, Ear>);
 
-/// How far one log was read.
+/// Read position in one log.
 struct Ear {
     stream: Stream,
     inode: u64,
@@ -33,12 +33,12 @@ impl Ear {
         Ear { stream: Stream::new(doing.adapter), inode: 0, read: 0 }
     }
 
-    /// The next turns; nothing once the log is read to its end.
+    /// Reads the next turns. Returns `None` at the end of the log, or if it cannot be read.
     fn hear(&mut self, doing: &Doing) -> Option<Vec<String>> {
         let mut file = File::open(&doing.logs[0]).ok()?;
         let about = file.metadata().ok()?;
         if about.ino() != self.inode || about.len() < self.read {
-            // Another execution began a log of its own.
+            // Another execution has created a new log.
             *self = Ear { inode: about.ino(), ..Ear::of(doing) };
         }
         file.seek(SeekFrom::Start(self.read)).ok()?;
@@ -51,7 +51,7 @@ impl Ear {
 }
 
 impl Overheard {
-    /// Begins to listen. A log that lies there is of somebody before.
+    /// Starts to read a task's log. Skips existing content: it belongs to an earlier execution.
     pub fn begin(&mut self, doing: &Doing) {
         if doing.adapter.is_stream() {
             let mut ear = Ear::of(doing);
@@ -62,7 +62,7 @@ impl Overheard {
         }
     }
 
-    /// What was said since, line by line.
+    /// Returns the lines since the last call.
     pub fn since(&mut self, doing: &Doing) -> Vec<String> {
         let Some(ear) = self.0.get_mut(&doing.id) else { return Vec::new() };
         let mut lines = Vec::new();
@@ -73,7 +73,7 @@ impl Overheard {
         lines
     }
 
-    /// The rest of it.
+    /// Returns the remaining lines and stops reading the log.
     pub fn end(&mut self, doing: &Doing) -> Vec<String> {
         let lines = self.since(doing);
         self.0.remove(&doing.id);
@@ -81,13 +81,13 @@ impl Overheard {
     }
 }
 
-/// Where this many columns are left for it, a text stands beside its head, else below it.
+/// Minimum width of text next to its head. If less is left, the text goes below the head.
 const ROOM: usize = 36;
-/// How far it stands in there.
+/// Indentation of text below its head.
 const INDENT: &str = "    ";
 
-/// What was said, laid out for a terminal of so many columns: who says it once, and beside it or
-/// below it the lines, broken between words.
+/// Formats an agent's lines for a terminal with `columns` columns: the head once, and the lines
+/// next to it or below it, wrapped between words.
 pub fn laid_out(head: &str, lines: &[String], columns: usize) -> String {
     const BAR: &str = "| ";
     let taken = width(head) + 1 + BAR.len();

@@ -1,4 +1,4 @@
-//! `orchestrate pending`: what people are asked, by every run, and what to type.
+//! `orchestrate pending`: lists the pending gates of all runs, and the commands that answer them.
 
 use serde_json::json;
 
@@ -52,7 +52,7 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A gate, as people read it: what is asked, and what to type.
+/// Formats a gate for the user: its question and the commands that answer it.
 fn show(gate: &Gate) -> String {
     let Gate { run_id, node, message, .. } = gate;
     let now = SystemClock.now();
@@ -87,7 +87,7 @@ fn show(gate: &Gate) -> String {
     )
 }
 
-/// The first lines of what an agent said.
+/// Returns the first lines of an agent's message.
 fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
     const LINES: usize = 20;
     const WIDTH: usize = 200;
@@ -99,7 +99,8 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
     text
 }
 
-/// Tells what a run that just paused asks, also to those who asked for quiet: how to go on.
+/// Prints the gates of a run that has just paused, with the commands to continue. Ignores
+/// `--quiet`.
 pub fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
     for gate in gates_of(&around.workspace, plan, run) {
         talk(show(&gate).trim_end());

@@ -1,5 +1,5 @@
-//! `--clean-processed` and `--archive-processed`: the one directory, inside the workspace, that
-//! these may touch.
+//! `--clean-processed` and `--archive-processed`. They touch only the processed directory, which
+//! must be inside the workspace.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,7 +23,8 @@ impl<'a> Processed<'a> {
         Processed { workspace: &around.workspace, dir: around.workspace.join(&name), name }
     }
 
-    /// The directory must lie inside the workspace, and not be it.
+    /// Fails unless the directory is inside the workspace, is not the workspace itself, and does
+    /// not overlap `.orchestrate`. A missing directory passes.
     pub fn check(&self) -> Result<(), Failure> {
         let real = match self.dir.canonicalize() {
             Ok(real) => real,
@@ -46,13 +47,13 @@ impl<'a> Processed<'a> {
         Failure::new(1, format!("cannot {doing} `{}`: {error}", self.name))
     }
 
-    /// What emptying it would do.
+    /// Describes the effect of [`clean`](Self::clean).
     pub fn would_clean(&self) -> String {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().count();
         format!("first empty `{}`, which has {entries} in it", self.name)
     }
 
-    /// What packing it would do.
+    /// Describes the effect of [`archive`](Self::archive).
     pub fn would_archive(&self, destination: &Path) -> String {
         match destination.as_os_str().is_empty() {
             true => format!("pack `{}` into `processed.zip` of the run after success", self.name),
@@ -60,7 +61,7 @@ impl<'a> Processed<'a> {
         }
     }
 
-    /// Empties the directory.
+    /// Empties the directory. Does nothing if it is missing.
     pub fn clean(&self) -> Result<(), Failure> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -69,7 +70,7 @@ impl<'a> Processed<'a> {
         };
         for entry in entries {
             let removed = entry.and_then(|entry| {
-                // A link is removed, not what it leads to.
+                // Remove a link, not its target.
                 match entry.file_type()?.is_dir() {
                     true => fs::remove_dir_all(entry.path()),
                     false => fs::remove_file(entry.path()),
@@ -80,7 +81,8 @@ impl<'a> Processed<'a> {
         Ok(())
     }
 
-    /// The archive must not lie inside what it archives.
+    /// Fails if the archive would be inside the directory it archives, or if its path is not a
+    /// regular file.
     pub fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
         self.check()?;
         if destination.as_os_str().is_empty() {
@@ -107,7 +109,7 @@ impl<'a> Processed<'a> {
         Ok(())
     }
 
-    /// Writes the archive, whole or not at all.
+    /// Writes the archive atomically: to a temporary file, which is then renamed.
     pub fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
         let target = match destination.as_os_str().is_empty() {
             true => run_root.join("processed.zip"),
@@ -137,8 +139,8 @@ impl<'a> Processed<'a> {
     }
 }
 
-/// Adds a directory and all in it, in a stable order. Links are left out: they may lead anywhere.
-/// Says how much was.
+/// Adds a directory and its content, sorted by name. Leaves out links and special files: a link may
+/// lead anywhere. Returns the number of entries left out.
 fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<usize> {
     let mut left_out = 0;
     let options = zip::write::SimpleFileOptions::default().large_file(true);

@@ -1,4 +1,4 @@
-//! `orchestrate provider`: which providers there are, and whether one can be used.
+//! `orchestrate provider`: lists providers, tests one, or unparks one.
 
 use std::thread;
 
@@ -34,35 +34,35 @@ pub struct TestArgs {
     pub name: String,
 }
 
-/// A provider, as it is shown.
+/// A provider, as printed.
 #[derive(Serialize)]
 struct ProviderView {
     name: String,
     adapter: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<String>,
-    /// Where it lies.
+    /// Path of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// Whether it is the version whose output was recorded.
+    /// True if this is the tested version: the one whose output was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     tried: Option<bool>,
-    /// It is older than the one that was tried.
+    /// True if the version is older than the tested one.
     older: bool,
     #[serde(skip)]
     known: Option<Known>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    /// Whose limits it is under.
+    /// Account whose limits apply to the provider.
     account: String,
-    /// How it is left alone now, on every machine and on some.
+    /// Reasons why the provider is not asked now, on all machines or on some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     parked: Vec<ParkedView>,
 }
 
-/// What a test found.
+/// Result of a test.
 #[derive(Serialize)]
 struct TestView {
     #[serde(flatten)]
@@ -123,7 +123,7 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
 }
 
 fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
-    // Some take seconds to tell their version.
+    // In parallel: some programs take seconds to print their version.
     let views: Vec<ProviderView> = thread::scope(|scope| {
         let all = around.config.providers().iter();
         let looking: Vec<_> = all
@@ -166,8 +166,8 @@ fn parked(around: &Surroundings, name: &str, account: &str) -> Vec<ParkedView> {
     all
 }
 
-/// Lifts whatever keeps a provider from being asked. An account can be named too: a workflow may
-/// have providers that the settings do not know.
+/// Removes all reasons for which a provider is not asked. Also accepts the name of an account: a
+/// workflow may have providers that the settings do not know.
 fn resume(args: &TestArgs, around: &Surroundings) -> Result<u8, Failure> {
     let provider = around.config.providers().get(&args.name);
     let account = provider.and_then(|provider| provider.account.clone());
@@ -219,7 +219,7 @@ fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failu
     Ok(u8::from(!found.well))
 }
 
-/// Asks it something, where that costs nothing.
+/// Sends the provider a prompt, if that costs nothing.
 fn try_out(
     around: &Surroundings,
     name: &str,

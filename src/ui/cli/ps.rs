@@ -1,4 +1,4 @@
-//! `orchestrate ps`: what is being executed now, who is there to do it, and what waits.
+//! `orchestrate ps`: lists the running executions, the workers, and the inboxes.
 
 use serde::Serialize;
 
@@ -13,16 +13,16 @@ use crate::ui::board::{
 use crate::ui::rows::{inbox_row, worker_row};
 use crate::ui::text::whole_seconds;
 
-/// Runs that go on are among the newest; older ones are not looked at.
+/// Number of newest runs to check. Older runs are assumed not to be running.
 const RUNS: usize = 100;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct PsArgs {}
 
-/// One execution.
+/// A running execution.
 #[derive(Serialize)]
 struct Execution {
-    /// Nothing for a step that whoever drives the run executes itself.
+    /// Id of the task, or `None` for a step that the run's driver executes itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,14 +108,14 @@ fn by_worker(task: TaskView, now: Time) -> Option<Execution> {
     })
 }
 
-/// The steps of a run that are executed by whoever drives it.
+/// Returns the steps of a run that its driver executes itself.
 fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     let run = board.run(id);
-    // What goes on of a run that nobody drives was left by whoever did.
+    // If a run has no driver, its remaining processes are left over from the previous driver.
     let (life, wanted) = match run.state {
         Standing::Running => (Life::Alive { age_ms: None }, StepShown::Running),
         Standing::Stopped if left_behind(&run) > 0 => (Life::Dead, StepShown::Interrupted),
-        // Which step they are of is not known any more.
+        // The steps of these processes cannot be determined any more.
         Standing::Damaged if left_behind(&run) > 0 => return vec![of_damaged(id)],
         _ => return Vec::new(),
     };
@@ -145,7 +145,7 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     .collect()
 }
 
-/// What goes on of a run that cannot be read.
+/// Returns a row for the remaining processes of a run that cannot be read.
 fn of_damaged(id: &crate::ids::RunId) -> Execution {
     Execution {
         task: None,

@@ -1,4 +1,4 @@
-//! `orchestrate queue`: the inboxes, and what people do to them.
+//! `orchestrate queue`: lists and changes the tasks in inboxes.
 
 use serde_json::{Map, Value, json};
 
@@ -136,7 +136,7 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Lists what failed and belongs to no run.
+/// Lists failed tasks that belong to no run.
 fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8, Failure> {
     if let Some(agent) = &args.agent {
         check_agent(agent)?;
@@ -223,7 +223,7 @@ fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A document without what proves that a status belongs to a claim: who knows it can end a task.
+/// Removes the claim's ticket from a document: a process that knows the ticket can end the task.
 fn for_people(mut document: Map<String, Value>) -> Map<String, Value> {
     document.shift_remove("ticket");
     document
@@ -234,7 +234,7 @@ fn section(title: &str, value: Option<&Value>) -> String {
     format!("{title}\n{}\n", serde_json::to_string_pretty(value).unwrap_or_default())
 }
 
-/// The file that a task is now, as seen from the workspace.
+/// Returns the current file of a task, relative to the workspace.
 fn file_of(queue: &FsQueue, found: &Found) -> String {
     let layout = &queue.layout;
     let path = match &found.place {
@@ -245,7 +245,8 @@ fn file_of(queue: &FsQueue, found: &Found) -> String {
     path.strip_prefix(&layout.root).unwrap_or(&path).display().to_string()
 }
 
-/// What earlier attempts of a task left: those that were put back, and those that came too late.
+/// Returns the statuses of earlier attempts of a task: those that were requeued and those that came
+/// too late.
 fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
     let entries = std::fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
     let mut found: Vec<(u64, Map<String, Value>)> = entries
@@ -257,7 +258,7 @@ fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
     found.into_iter().map(|(_, status)| Value::Object(for_people(status))).collect()
 }
 
-/// Puts a free task that has ended back into its inbox. What a run put out is the run's to repeat.
+/// Puts an ended free task back into its inbox. Refuses tasks of a run: only the run repeats them.
 pub fn requeue(
     around: &Surroundings,
     queue: &FsQueue,
@@ -279,7 +280,7 @@ pub fn requeue(
         let hint = format!("`{ORCHESTRATE} retry {run}` goes on with the run");
         return Err(Failure::new(2, message).hint(hint));
     }
-    // A dropped file that was refused never became a task.
+    // A dropped file that was rejected never became a task.
     if view.kind.is_empty() {
         let file = file_of(queue, found);
         return Err(Failure::new(2, board::why_task(&view)).hint(format!(

@@ -1,5 +1,5 @@
-//! `orchestrate report`: all that there is to know of a run, as one HTML file to keep, to send and
-//! to print.
+//! `orchestrate report`: writes everything known about a run to one HTML file, to keep, send or
+//! print.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::ui::board::Board;
 use crate::ui::report::{self, Amount, Report};
 use crate::ui::web;
 
-/// What it is called in the run's directory.
+/// File name of the report in the run's directory.
 pub const FILE: &str = "report.html";
 
 #[derive(clap::Args, Clone, Debug)]
@@ -44,12 +44,12 @@ pub fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes the report of a run, by default into its directory. Says which file that is.
+/// Writes the report of a run, by default into its directory. Returns the path of the file.
 pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Failure> {
     let report = tell(board, id)?;
     let root = board.run_root(id);
     let file = to.map_or_else(|| root.join(FILE), Path::to_owned);
-    // Links to the files of the run hold where the page lies beside them.
+    // Links to the run's files work only if the page is next to them.
     let beside = to.is_none();
     let page = web::report::page(&report, &|file| beside.then(|| web::parts::address(file)));
     let cannot = |error: &std::io::Error| {

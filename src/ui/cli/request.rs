@@ -1,5 +1,5 @@
-//! What a run of the `nodes:` dialect is started for: the person's message, the issue it is about,
-//! the base branch, and the files that the workflow is made of.
+//! The inputs of a new run: the user's message, the issue, the base branch, the beads, and the
+//! files that the workflow consists of. Message and issue are for the `nodes:` dialect only.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,16 +53,17 @@ pub enum IsolationArg {
     Workspace,
 }
 
-/// A file that a workflow is made of, as it was when the run began.
+/// A file that a workflow consists of, with its content when the run was created.
 pub struct Kept {
     pub part: Part,
     pub from: PathBuf,
     pub text: Vec<u8>,
 }
 
-/// Reads the files that a workflow is made of, and says why others cannot be.
+/// Reads the files that a workflow consists of. Returns those that were read, and the problems of
+/// the others.
 ///
-/// A file that is missing is a warning if an earlier node of the plan may write it.
+/// A missing file is a warning if an earlier node of the plan may write it.
 pub fn look_for(
     around: &Surroundings,
     file: &str,
@@ -99,7 +100,7 @@ pub fn look_for(
     (kept, missing)
 }
 
-/// What is doubtful about the command files among them.
+/// Returns warnings about the command files and scripts among `kept`.
 pub fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
     let mut found = Vec::new();
     for Kept { part, from, text } in kept.iter().filter(|k| k.part.kind == PartKind::Command) {
@@ -113,7 +114,8 @@ pub fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Proble
     found
 }
 
-/// Tells of scripts whose file is for another runtime than their node says: the file decides.
+/// Warns about scripts whose file extension does not match the runtime of their node. The extension
+/// decides.
 fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
     let mut found = Vec::new();
     plan.root.walk(&mut |step: &Step| {
@@ -138,14 +140,14 @@ fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Prob
     found
 }
 
-/// Where the files that workflows are made of are looked for.
+/// Returns the directories that are searched for the files of a workflow.
 pub fn library(around: &Surroundings, file: Option<&str>) -> Library {
     let path = file.map(|file| workflow_path(around, Path::new(file)));
     let beside = path.and_then(|path| path.parent().map(Path::to_owned));
     Library { workspace: around.workspace.clone(), beside, home: home(around) }
 }
 
-/// The directory of whoever is here.
+/// Returns the user's home directory.
 pub fn home(around: &Surroundings) -> Option<PathBuf> {
     around.environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
@@ -156,7 +158,7 @@ impl RequestArgs {
         self.message.is_none() && self.issue_context_file.is_none() && !branch
     }
 
-    /// The message, from standard input where that is said.
+    /// Returns the message. Reads it from standard input if the flag is `-`.
     pub fn message(&self) -> Result<Option<String>, Failure> {
         if self.message.as_deref() != Some("-") {
             return Ok(self.message.clone());
@@ -167,7 +169,8 @@ impl RequestArgs {
         })
     }
 
-    /// What the request is about, in any dialect: the work items of the run and of its steps.
+    /// Returns the part of the request that all dialects have: the beads of the run and of its
+    /// steps, and the base branch. Checks that worktrees for them can be created.
     fn about(
         &self,
         around: &Surroundings,
@@ -212,7 +215,7 @@ impl RequestArgs {
         Ok(Request { bead, isolation, beads, base_branch, ..Request::default() })
     }
 
-    /// The request of a run of this plan; nothing where its dialect has no place for one.
+    /// Returns the request of a run of this plan, or `None` for a `steps:` workflow without beads.
     pub fn of(
         &self,
         around: &Surroundings,
@@ -267,21 +270,23 @@ impl RequestArgs {
     }
 }
 
-/// The branch that work is to begin at, where one is named.
+/// The branch at which work starts, if one is named.
 #[derive(Clone, Copy)]
 struct Base<'a> {
     name: &'a str,
-    /// It is asked for, for this run, and not just a setting.
+    /// True if a flag requests the branch for this run; false if it comes from the settings.
     insists: bool,
 }
 
-/// Whether there can be a worktree for a bead. Found now, it costs nothing.
+/// Fails if a worktree for a bead cannot be created. The check runs before the run is created, when
+/// a failure costs nothing.
 fn may_begin(around: &Surroundings, id: &BeadId, base: Option<Base>) -> Result<(), TreeError> {
     let trees = Trees::open(&around.workspace)?.patient(around.config.tree_remote, None);
     base.map_or(Ok(()), |base| trees.may_begin_at(id, base.name, base.insists))
 }
 
-/// The beads of steps that there can be no worktree for, and where they are named.
+/// Returns an error, with its place in the workflow, for each bead of a step whose worktree cannot
+/// be created.
 fn stuck_beads(
     around: &Surroundings,
     named: &[StepBead],
@@ -309,7 +314,7 @@ fn stuck_beads(
     problems
 }
 
-/// Refuses beads of one run whose ids differ by capital letters only.
+/// Refuses beads of one run whose ids differ only in letter case.
 fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     for bead in beads {
@@ -324,7 +329,8 @@ fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the work items that steps name, and says which cannot be had, and where they are named.
+/// Reads the beads that steps name. Returns them by name, and the problems of those that cannot be
+/// read.
 pub fn look_for_beads(
     workspace: &Workspace,
     around: &Surroundings,
@@ -351,7 +357,7 @@ pub fn look_for_beads(
     (beads, missing)
 }
 
-/// A file as the workspace calls it, where a person gives the whole path.
+/// Converts an absolute path inside the workspace to a relative one. Returns other names unchanged.
 fn in_workspace<'a>(around: &Surroundings, name: &'a str) -> Cow<'a, str> {
     let path = Path::new(name);
     let inside = || {
@@ -363,7 +369,7 @@ fn in_workspace<'a>(around: &Surroundings, name: &'a str) -> Cow<'a, str> {
     inside.map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// Reads a bead as it is now.
+/// Reads the current content of a bead.
 pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
     let workspace = super::common::open_workspace(around)?;
     let limit = around.config.input_bytes;
@@ -374,8 +380,9 @@ pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
     })
 }
 
-/// The grimoire for a bead: what its label says, else what the workspace says of its type, else
-/// the usual one. A bead may be anybody's: it names a grimoire, and never a file.
+/// Returns the file of the grimoire for a bead: from the bead's label, else from the workspace's
+/// mapping for its type, else the default. The author of a bead is not trusted, so a bead can name
+/// a grimoire but never a file.
 pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failure> {
     let (name, by) = named_for(around, bead)?;
     if let Some(fault) = name_fault(&name) {
@@ -398,7 +405,7 @@ pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failur
     }
 }
 
-/// The name of a bead's grimoire, and who says so.
+/// Returns the name of a bead's grimoire and the source of that choice, for messages.
 fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Failure> {
     let mut labels = bead.labels.iter().filter_map(|label| label.strip_prefix("grimoire:"));
     if let Some(name) = labels.next() {
@@ -426,7 +433,7 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
     let text = without_bom(&text);
-    // By itself serde reads a struct from a list, too.
+    // Require an object: serde alone would also read the struct from a list.
     let mapping = serde_json::from_str::<serde_json::Map<_, _>>(text);
     let mapping = mapping.and_then(|_| serde_json::from_str::<Mapping>(text));
     let mapping = mapping.map_err(|error| {
@@ -438,9 +445,9 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
     Ok((found.unwrap_or_else(|| USUAL.into()), by))
 }
 
-/// Which grimoires a workspace has for its beads.
+/// File that maps the types of beads to grimoires.
 const MAPPING: &str = ".coven/grimoire-mapping.json";
-/// The grimoire of a bead that nothing is said of.
+/// Default grimoire.
 const USUAL: &str = "implement-bead";
 
 #[derive(Default, serde::Deserialize)]
@@ -460,7 +467,7 @@ fn no_base_branch(around: &Surroundings) -> Failure {
         .hint("give `--base-branch`, or set `worktree.baseBranch` in .archon/config.yaml")
 }
 
-/// Every variable that a plan's texts and command files name.
+/// Returns all variables that a plan's texts, command files and scripts name.
 fn named(plan: &Plan, kept: &[Kept]) -> BTreeSet<Var> {
     let mut found = BTreeSet::new();
     plan.root.walk(&mut |step: &Step| {
@@ -499,8 +506,8 @@ fn named(plan: &Plan, kept: &[Kept]) -> BTreeSet<Var> {
     found
 }
 
-/// The variables that a script of another language asks its environment for, as far as can be told
-/// from its lines: `os.environ["NAME"]`, `process.env.NAME`.
+/// Returns the variables that a script in another language reads from its environment, as far as
+/// its lines show: `os.environ["NAME"]`, `process.env.NAME`.
 fn read_from_environment(source: &str) -> BTreeSet<Var> {
     let lines = source.lines().map(str::trim_start);
     let code = lines.filter(|line| !line.starts_with(['#', '/']) && line.contains("env"));
@@ -512,7 +519,7 @@ fn read_from_environment(source: &str) -> BTreeSet<Var> {
     found
 }
 
-/// What `.archon/config.yaml` says.
+/// Settings from `.archon/config.yaml`.
 #[derive(Default)]
 struct Settings {
     base_branch: Option<String>,
@@ -552,7 +559,8 @@ impl Settings {
     }
 }
 
-/// A text in a map in a document, where it says something; or what is there instead.
+/// Returns the text at `outer.inner` of a document, or `None` if it is missing or empty. Fails if
+/// the value has another type.
 fn text_in(document: &yaml::Node, outer: &str, inner: &str) -> Result<Option<String>, Problem> {
     let wrong = |name: String, wanted: &str, node: &yaml::Node| {
         let message = format!("`{name}` must be {wanted}, not {}", node.kind());
@@ -570,7 +578,7 @@ fn text_in(document: &yaml::Node, outer: &str, inner: &str) -> Result<Option<Str
     }
 }
 
-/// The default branch of the repository that the workspace is in.
+/// Returns the default branch of the workspace's repository, or `None` if it cannot be determined.
 fn default_branch(workspace: &Path) -> Option<String> {
     let git = Git::at(workspace);
     let head = git.text(&["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"]);

@@ -1,4 +1,4 @@
-//! `orchestrate resume`: go on with a run that failed, waits or was stopped.
+//! `orchestrate resume`: continues a run that failed, waits or was stopped.
 
 use std::io::ErrorKind::NotFound;
 use std::path::Path;
@@ -47,12 +47,12 @@ pub struct ResumeArgs {
     pub options: RunOptions,
 }
 
-/// Why a run goes on.
+/// Reason to continue a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A person asked for it.
+    /// A user asked to continue it.
     Asked,
-    /// A person answered what it asked. It goes on as it would have if somebody had driven it.
+    /// A user answered a gate. The run continues as if it had had a driver all the time.
     Answered,
 }
 
@@ -60,7 +60,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     take_up(args, common, Why::Asked)
 }
 
-/// Goes on with a run that nobody drives, as far as an answer lets it.
+/// Continues a run without a driver, as far as an answered gate allows.
 pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result<u8, Failure> {
     let (run, options) = (id.to_string(), options.clone());
     let args =
@@ -71,7 +71,7 @@ pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result
 fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
-    // What one process drives needs no queue, nor a whole one.
+    // A run that one process drives does not need the queue, not even an undamaged one.
     if !args.force_restart
         && is_of_fleet(&root)
         && let Some(queue) = show::queue_if_any(&around)?
@@ -80,7 +80,7 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
     }
     if args.force_restart {
         home::check(&around, &id, &root)?;
-        // Nobody can drive one without its workflow, so there is nobody to keep away.
+        // A run without its workflow cannot be driven, so no lock is needed.
         let _lock = match lock::take(&root) {
             Err(LockError::Io(error)) if error.kind() == NotFound => None,
             taken => Some(taken.map_err(|error| common::cannot_lock(error, &root, &id))?),
@@ -104,13 +104,13 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
     go_on(&around, owned, &root, &args.options, &signals, why)
 }
 
-/// Whether nothing of a run is to be executed. One that has failed goes on only where a person
-/// asks for it.
+/// Returns true if nothing remains to execute. A failed run continues only if a user asks for it.
 fn is_over(run: &Run, why: Why) -> bool {
     run.status == RunStatus::Completed || (why == Why::Answered && run.status != RunStatus::Running)
 }
 
-/// A person ended the run, or the workflow did, on purpose: going on must be meant.
+/// Refuses to resume a cancelled run: a user or the workflow ended it on purpose, so only `retry`
+/// continues it.
 fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
     let Owned { run, plan, .. } = owned;
     if run.status != RunStatus::Cancelled || why == Why::Answered {
@@ -127,7 +127,7 @@ fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
     )))
 }
 
-/// A run none of whose nodes would be executed would only fail again.
+/// Refuses to resume a graph that has no node left to execute: it would only fail again.
 fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
     let Owned { run, plan, .. } = owned;
     if plan.root.edges.is_none() || engine::has_more(plan, run) || why == Why::Answered {
@@ -146,7 +146,7 @@ fn is_of_fleet(root: &Path) -> bool {
     open::origin(root).is_some_and(|origin| origin.fleet)
 }
 
-/// Takes a run that nobody drives: its lock, its own settings, its plan and its state.
+/// Takes ownership of a run without a driver. Locks it, and loads its own settings, plan and state.
 pub fn own(
     around: &mut Surroundings,
     id: &RunId,
@@ -157,7 +157,7 @@ pub fn own(
     let lock = common::take_lock(root, id)?;
     let kept = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
     let today = std::mem::replace(&mut around.config, kept);
-    // Who is told about runs is for whoever drives them to say.
+    // Notification settings come from the current driver, not from the run.
     around.config.notify = today.notify;
     let workspace = common::open_workspace(around)?;
     let plan = open::frozen_plan(&workspace, &around.config, root)
@@ -187,7 +187,7 @@ pub fn own(
     Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
-/// A run that is over is left alone.
+/// Reports that an ended run needs no work. Returns the exit code for its status.
 pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
     let Owned { plan, run, mut store, .. } = owned;
     let id = &run.id;
@@ -200,7 +200,7 @@ pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure>
     if code == 0 {
         cancel::forget(None, id, store.root())?;
     }
-    // The snapshot may be older than the journal, or damaged no more.
+    // The snapshot may be older than the journal, or may just have been repaired.
     store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
     end_orphans(around, id);
     let exit = common::tell_outcome(around, &plan, &run, code);
@@ -227,18 +227,18 @@ pub fn go_on(
     Ok(code)
 }
 
-/// A run goes on.
+/// Returns the event that records that a run continues.
 fn resumed(around: &Surroundings, run: &Run, options: &RunOptions, why: Why) -> Event {
     Event::Resumed { policy: policy(around, run, options), asked: why == Why::Asked }
 }
 
-/// The policy that a run goes on with: flags given now win over those it was begun with.
+/// Returns the policy to continue with: flags given now override those the run was created with.
 fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
     options.policy(run.origin.policy.clone()).limit_visits(around.config.max_visits)
 }
 
-/// Puts on record that a run goes on: by whose wish, and with which policy, where it is another
-/// one. A coordinator does not begin one again that is over.
+/// Records that a run continues: if a user asked for it, and the policy if it changed. Without this
+/// event, a coordinator does not restart an ended run.
 pub fn record_resumed(
     around: &Surroundings,
     owned: &mut Owned,
@@ -246,7 +246,8 @@ pub fn record_resumed(
     why: Why,
 ) -> Result<(), Failure> {
     let same = policy(around, &owned.run, options) == owned.run.origin.policy;
-    // A run that is over goes on only by this: whoever takes it up after a crash lets it rest.
+    // Only this event restarts an ended run: a process that picks it up after a crash leaves it
+    // ended.
     if why == Why::Answered && same && owned.run.status == RunStatus::Running {
         return Ok(());
     }
@@ -260,7 +261,7 @@ pub fn record_resumed(
         .map_err(|error| common::disk_failure(&error, &run.id))
 }
 
-/// Drives a run of a fleet in this process; its steps go on as tasks.
+/// Drives a run of a fleet in this process. Its steps are still tasks for workers.
 fn of_fleet(
     args: &ResumeArgs,
     around: &mut Surroundings,
@@ -272,7 +273,7 @@ fn of_fleet(
     fleet::check_state_dir(around)?;
     let board = show::board(around, Some(queue.clone()))?;
     retry::free_from_the_dead(around, &queue, &board, id)?;
-    // The run goes by its own settings, whoever drives it by those of today.
+    // The run uses its own settings; the process that drives it uses the current ones.
     let today = around.config.clone();
     let mut owned = own(around, id, root, args.repair)?;
     refuse_cancelled(&owned, why)?;
@@ -284,7 +285,7 @@ fn of_fleet(
     settle_source(around, &mut owned, args.accept_changes, None)?;
     record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
-    // An answer does not take back that somebody wants the run to end.
+    // An answer does not withdraw a request to cancel the run.
     if why == Why::Asked {
         cancel::forget(Some(&queue), id, root)?;
     }
@@ -296,13 +297,13 @@ fn of_fleet(
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
     tell_before(around, &owned, &args.options, why);
     let Owned { plan, store, lock, .. } = owned;
-    // Whoever drives the run takes the lock itself.
+    // `coordinator::drive` takes the lock itself.
     drop((store, lock));
     let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
     Ok(code)
 }
 
-/// Tells what of a run is not executed again. That it goes on is on record already.
+/// Reports the steps that are not executed again. The event itself is already recorded.
 fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: Why) {
     let Owned { plan, run, .. } = owned;
     let mask = site::mask(plan, &around.environment);
@@ -310,7 +311,7 @@ fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: 
     report.happened(plan, run, &resumed(around, run, options, why));
 }
 
-/// A coordinator was faster: it goes on with what was put out.
+/// Reports that a coordinator claimed the run first and continues it.
 fn left_to_coordinator(
     around: &Surroundings,
     queue: &FsQueue,
@@ -333,8 +334,8 @@ fn left_to_coordinator(
     Ok(0)
 }
 
-/// Claims the task that a run is, wherever it lies, and says whose it was; nothing, if a
-/// coordinator took it once it was there to be taken.
+/// Claims the task of a run, wherever it is. Returns the claim and the run's owner if it is stopped
+/// early, or `None` if a coordinator claimed the task as soon as it was waiting.
 fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let id = &owned.run.id;
@@ -368,7 +369,8 @@ fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Fa
     }
 }
 
-/// Whoever drove the run before is gone, for we hold the lock; what it started may not be.
+/// Ends leftover child processes of the previous driver. That driver is gone: this process holds
+/// the lock.
 fn end_orphans(around: &Surroundings, id: &RunId) {
     let orphans = exec::sweep(&format!("{id}/"));
     if orphans > 0 {
@@ -385,7 +387,7 @@ fn damaged(error: LoadError, id: &RunId) -> Failure {
     }
 }
 
-/// A run that was to be repaired and cannot be.
+/// Returns the failure for a run that cannot be repaired.
 fn beyond_repair(error: LoadError, id: &RunId) -> Failure {
     match error {
         LoadError::Damaged { .. } => Failure::new(7, error).hint(common::begins_anew(id)),
@@ -393,7 +395,7 @@ fn beyond_repair(error: LoadError, id: &RunId) -> Failure {
     }
 }
 
-/// What a run that cannot be taken up is told as.
+/// Returns the failure for a run that cannot be opened.
 fn cannot_open(error: OpenError, id: &RunId) -> Failure {
     match error {
         OpenError::State(error) => damaged(error, id),
@@ -401,8 +403,8 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
     }
 }
 
-/// Decides which workflow a stopped run follows: its own copy, or with `accept` the edited file.
-/// Refuses before anything of the run changes.
+/// Decides which workflow a stopped run continues with: its own copy or, with `accept`, the edited
+/// file. A refusal comes before any change to the run.
 pub fn settle_source(
     around: &Surroundings,
     owned: &mut Owned,
@@ -471,8 +473,9 @@ pub fn settle_source(
     Ok(())
 }
 
-/// A workflow that was changed since is not the one the run is of. A graph goes on with the run's
-/// own copy. To be asked before anything of the run is changed.
+/// Checks that the workflow file is unchanged since the run was created. A changed file is an
+/// error; for a graph it is a warning, and the run continues with its own copy. Call it before
+/// changing anything of the run.
 pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
     warn_of_parts(around, run);
     let file = &run.origin.workflow_file;
@@ -505,8 +508,8 @@ pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(),
     }
 }
 
-/// Says of the files that the run is made of beside its workflow which are not what they were: it
-/// goes on with its copies.
+/// Warns about part files that changed since the run was created: the run continues with its own
+/// copies.
 fn warn_of_parts(around: &Surroundings, run: &Run) {
     let home = request::home(around);
     for source in parts::sources(&around.state_dir.join(run.id.as_str())).values() {
@@ -518,12 +521,12 @@ fn warn_of_parts(around: &Surroundings, run: &Run) {
     }
 }
 
-/// How what is there now is run.
+/// Returns the hint that explains how to run the current files.
 fn anew(id: &RunId) -> String {
     format!("`{ORCHESTRATE} resume {id} --force-restart` begins anew with what is there now")
 }
 
-/// Begins a new run of the same workflow with the same context and policy.
+/// Creates a new run of the same workflow with the same context and policy.
 fn restart(
     around: &Surroundings,
     args: &ResumeArgs,
@@ -560,7 +563,8 @@ fn restart(
     Ok(code)
 }
 
-/// What is left of a run none of whose documents can be read: the workflow it began with.
+/// Returns an origin for a run whose documents cannot be read. Only its copy of the workflow is
+/// left.
 fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origin, Failure> {
     let path = root.join(store::DEFINITION);
     if !path.exists() {

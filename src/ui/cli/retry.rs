@@ -1,5 +1,5 @@
-//! `orchestrate retry`: a run that is not driven goes on, from where it stands or from a step of
-//! the workflow; a free task that has ended is put out again.
+//! `orchestrate retry`: continues a run without a driver, from its current state or from a given
+//! step, or requeues an ended free task.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-/// Goes on with a run in this process, as `resume` does.
+/// Continues a run in this process, like `resume`.
 fn of_process(
     args: &RetryArgs,
     around: &mut Surroundings,
@@ -84,7 +84,7 @@ fn of_process(
     resume::go_on(around, owned, root, &args.options, &signals, Why::Asked)
 }
 
-/// Lets a coordinator go on with a run, and tells it.
+/// Hands a run to a coordinator and reports that.
 fn of_fleet(
     args: &RetryArgs,
     around: &mut Surroundings,
@@ -109,7 +109,7 @@ fn of_fleet(
     Ok(0)
 }
 
-/// Lets a coordinator go on with a run. One that has completed is left alone and given back.
+/// Hands a run to a coordinator. Returns a completed run unchanged.
 fn hand_over(
     args: &RetryArgs,
     around: &mut Surroundings,
@@ -141,7 +141,7 @@ fn hand_over(
     cancel::forget(Some(queue), id, root)?;
     let Owned { run, store, lock, .. } = owned;
     let term = store.term();
-    // Whoever takes the run up wants its lock.
+    // The coordinator that picks up the run needs its lock.
     drop((store, lock));
     let place = run_task::find(queue, id).map_err(failed)?;
     match place {
@@ -151,14 +151,14 @@ fn hand_over(
                 return Err(Failure::new(5, format!("somebody else goes on with run {id}")));
             }
         }
-        // It waits for a coordinator already, or one was faster than we are.
+        // The task already waits for a coordinator, or a coordinator has just claimed it.
         Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
         None => queue.enqueue(&[run_task::make(queue, &run, term)]).map_err(failed)?,
     }
     Ok(None)
 }
 
-/// A run that somebody drives is left to them; one whose owner is dead is taken from it.
+/// Fails if a live process may be driving the run. Releases a run whose owner is dead.
 pub fn free_from_the_dead(
     around: &Surroundings,
     queue: &Arc<FsQueue>,
@@ -209,15 +209,15 @@ pub fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
     Err(Failure::new(2, message).hint(format!("there are {}", names.join(", "))))
 }
 
-/// Sends a run back, or forward, to a step.
+/// Moves a run back, or forward, to a step.
 fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     let Owned { plan, run, store, .. } = owned;
     let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
         let now = SystemClock.now();
         let mut events = match (run.status, &plan.root.edges) {
-            // What of it was out as a task was stopped. What is beside it goes on.
+            // The tasks of these steps were stopped. Parallel nodes continue.
             (RunStatus::Running, Some(_)) => recalled(plan, run, &done_again(plan, step)),
-            // In sequence, only a run that is over can be sent anywhere.
+            // A sequence can be rewound only after it has ended.
             (RunStatus::Running, None) => vec![Event::Cancelled { reason: None }],
             _ => Vec::new(),
         };
@@ -231,16 +231,16 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
 }
 
-/// The steps of the workflow that are done again if a run goes on from one of them.
+/// Returns the top-level steps that are executed again if a run continues from `step`.
 pub fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
     match (plan.root.find(step), &plan.root.edges) {
         (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
-        // In sequence there is nothing beside a step.
+        // In a sequence, no step is independent of another.
         _ => (0..plan.root.steps.len()).collect(),
     }
 }
 
-/// Takes back every attempt at these steps that is out as a task.
+/// Returns an event for each attempt at these steps that is out as a task: it is recalled.
 fn recalled(plan: &Plan, run: &Run, steps: &BTreeSet<usize>) -> Vec<Event> {
     let mut events = Vec::new();
     for here in run.positions() {

@@ -1,4 +1,4 @@
-//! `orchestrate run`: a workflow from the beginning.
+//! `orchestrate run`: runs a workflow from the start.
 
 use std::path::{Path, PathBuf};
 
@@ -57,12 +57,12 @@ pub struct ContextArgs {
 }
 
 impl ContextArgs {
-    /// The workflow's own context, under the file's, under the flags'.
+    /// Returns the workflow's own context, overridden by the file, overridden by the flags.
     pub fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
         self.over(plan.context.clone())
     }
 
-    /// Refuses variables that nothing in this workflow can read.
+    /// Refuses variables that this workflow cannot read.
     pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let given = self.file.is_some() || !self.pairs.is_empty();
         let mut spells = false;
@@ -76,7 +76,7 @@ impl ContextArgs {
             .hint("`--message TEXT` is `$ARGUMENTS` there, `--issue-context-file` is `$CONTEXT`"))
     }
 
-    /// Warns of variables that nothing in a workflow reads.
+    /// Warns about variables that the workflow does not read.
     pub fn tell_unused(&self, around: &Surroundings, loaded: &Loaded) -> Result<(), Failure> {
         if self.file.is_none() && self.pairs.is_empty() {
             return Ok(());
@@ -88,7 +88,7 @@ impl ContextArgs {
         Ok(())
     }
 
-    /// `context`, under the file's, under the flags'.
+    /// Returns `context`, overridden by the file, overridden by the flags.
     pub fn over(&self, mut context: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         if let Some(path) = &self.file {
             context.extend(read_context(path)?);
@@ -119,7 +119,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
         }
         _ => {}
     }
-    // What is no JSON may be YAML; its reader gives places too.
+    // Text that is not JSON may be YAML, whose parser also reports places.
     let node = yaml::parse(&text)
         .map_err(|problem| Failure::in_text(vec![problem], &name.to_string(), &text))?;
     match node.to_json() {
@@ -153,21 +153,20 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// What can be run.
+/// A checked workflow and its inputs, ready to run.
 pub struct Ready {
     pub loaded: Loaded,
     pub context: Map<String, Value>,
-    /// Where to archive.
+    /// Path of the archive. Empty for the default path, in the run's directory.
     pub archive: Option<String>,
     pub request: Option<Box<Request>>,
 }
 
-/// Checks everything about a run before it is made. Nothing comes back when that was all that was
-/// asked for.
+/// Checks everything about a run before it is created. Returns `None` for a dry run.
 pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
     let (workflow, archive) = sort_out(around, args)?;
     if args.clean_processed && (args.fleet || args.detach) {
-        // Results that other runs wait for lie there.
+        // Other runs may be waiting for results in that directory.
         let message = "`--clean-processed` cannot be used with a fleet";
         return Err(Failure::new(2, message).hint("`orchestrate clean` removes what is old"));
     }
@@ -209,7 +208,8 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     Ok(Some(Ready { loaded, context, archive, request }))
 }
 
-/// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.
+/// Returns the workflow and the archive path. In `--archive-processed wf.yaml`, clap parses the
+/// workflow as the value of the flag; this function corrects that.
 fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let archive = args.archive_processed.clone();
     match (&args.workflow, &archive) {
@@ -261,7 +261,7 @@ fn dry_run(
     Ok(0)
 }
 
-/// What would be done, step by step.
+/// Describes the steps that would be executed.
 struct Outline<'a> {
     around: &'a Surroundings,
     fleet: bool,
@@ -301,7 +301,7 @@ impl Outline<'_> {
         block.steps.iter().map(step).collect()
     }
 
-    /// Who gets it in a fleet; nobody, where the coordinator does it itself.
+    /// Returns the agent that gets the step in a fleet, or `None` if the coordinator executes it.
     fn agent(&self, step: &Step) -> Option<String> {
         let config = &self.around.config;
         let default = match &step.action {
@@ -314,15 +314,15 @@ impl Outline<'_> {
         step.agent.as_ref().or(default).filter(|_| self.fleet).cloned()
     }
 
-    /// A prompt file that is not there, where its name has no variable in it. A step before may
-    /// make it.
+    /// Returns the step's prompt file if it is missing and its name has no variables. An earlier
+    /// step may create it.
     fn missing(&self, step: &Step) -> Option<String> {
         let file = step.input_file.as_ref()?.literal()?;
         (!self.around.workspace.join(file).exists()).then(|| file.to_owned())
     }
 }
 
-/// The steps that an author put inside of this one.
+/// Returns the steps that the author nested in this step.
 fn repeated(step: &Step) -> Option<&Block> {
     match &step.action {
         Action::Each(each) => Some(&each.block),

@@ -1,4 +1,4 @@
-//! `orchestrate run-step`: one step of a workflow alone.
+//! `orchestrate run-step`: runs one step of a workflow.
 
 use std::path::PathBuf;
 

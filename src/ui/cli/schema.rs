@@ -1,4 +1,4 @@
-//! `orchestrate schema`: what editors need to help with the files that people write.
+//! `orchestrate schema`: prints JSON Schemas of the files that users write, for editors.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ pub struct SchemaArgs {
     pub topic: Option<Topic>,
 }
 
-/// The topic of this name. The error lists those that there are.
+/// Parses the name of a topic. The error lists all topics.
 fn parse(name: &str) -> Result<Topic, String> {
     let found = Topic::ALL.iter().find(|(known, _)| *known == name);
     let names: Vec<_> = Topic::ALL.iter().map(|(name, _)| *name).collect();
@@ -22,7 +22,7 @@ fn parse(name: &str) -> Result<Topic, String> {
 
 pub fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
     match args.topic {
-        // It is JSON in either case; without `--json` it is laid out for people too.
+        // The output is JSON in both cases; without `--json` it is indented for readability.
         Some(topic) => {
             let schema = schema(topic);
             let text = match common.json {

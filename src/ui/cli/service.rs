@@ -1,10 +1,10 @@
-//! `orchestrate service`: the fleet as services of systemd, for this user or for the machine.
+//! `orchestrate service`: installs the fleet as systemd services, for this user or for the machine.
 //!
-//! The units are those of `systemd/`, with the workspace and the program put in. Their names carry
-//! the workspace, so that several workspaces can have services on one machine. Nothing is started
-//! here: the output lists the commands to type next.
+//! The units come from `systemd/`, with the paths of the workspace and the program filled in. Unit
+//! names contain the workspace, so several workspaces can have services on one machine. The command
+//! starts nothing: it prints the commands to run next.
 //!
-//! **Invariant:** a file that does not say that it was written here is never changed or removed.
+//! **Invariant:** a file without `MARK` at its start is never changed or removed.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,8 +21,8 @@ use crate::{digest, disk};
 
 const MARK: &str = "# Written by `orchestrate service install`. To change it: systemctl edit.\n";
 
-/// The end of each unit's name, and the template of its text. Names in the templates start with
-/// [`TEMPLATE`], names of written units with the prefix of their workspace.
+/// Suffix of each unit's name, and the template of its text. Names in templates start with
+/// [`TEMPLATE`]; names of installed units start with the prefix of their workspace.
 const UNITS: [(&str, &str); 3] = [
     (".target", include_str!("../../../systemd/orchestrate.target")),
     ("-coordinator.service", include_str!("../../../systemd/orchestrate-coordinator.service")),
@@ -30,7 +30,7 @@ const UNITS: [(&str, &str); 3] = [
 ];
 const TEMPLATE: &str = "orchestrate";
 
-/// Settings that only the manager of the machine can keep, or that mean another user.
+/// Settings that work only in the system manager, or that refer to another user.
 const OF_THE_MACHINE: [&str; 28] = [
     "After=",
     "Wants=",
@@ -95,7 +95,7 @@ struct Outcome {
     program: PathBuf,
     dry_run: bool,
     units: Vec<Unit>,
-    /// Why the units could not start as things are.
+    /// Reasons why the units cannot start, and other conditions that need the user's attention.
     warnings: Vec<String>,
     next: Vec<String>,
 }
@@ -112,11 +112,11 @@ struct Unit {
 #[serde(rename_all = "lowercase")]
 enum State {
     Absent,
-    /// As it would be written.
+    /// Identical to the text that this version would write.
     Current,
-    /// Written here, for another workspace, program or version.
+    /// Written by this program, for another workspace, program path, or version.
     Outdated,
-    /// Somebody else's.
+    /// Not written by this program.
     Foreign,
     Written,
     Removed,
@@ -161,7 +161,7 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
             false => for_a_user(text, &around.workspace, &program),
         };
         let text = UNITS.iter().fold(text, |text, (ending, _)| {
-            // `-worker@.service` is also named as an instance: `-worker@engineer.service`.
+            // `-worker@.service` also occurs as an instance name: `-worker@engineer.service`.
             let ending = ending.trim_end_matches(".service");
             text.replace(&format!("{TEMPLATE}{ending}"), &format!("{prefix}{ending}"))
         });
@@ -197,8 +197,8 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Whether the units are for the machine or for one user. Root is asked to choose before a file is
-/// written or removed, because the two differ in who runs the agents.
+/// Returns true for system units and false for user units. Root must choose before a file is
+/// written or removed, because the two kinds run the agents as different users.
 fn is_for_the_machine(verb: &ServiceVerb, args: &ServiceArgs) -> Result<bool, Failure> {
     let chosen = args.system || args.user || args.root.is_some();
     let changes = !matches!(verb, ServiceVerb::Status(_));
@@ -210,8 +210,8 @@ fn is_for_the_machine(verb: &ServiceVerb, args: &ServiceArgs) -> Result<bool, Fa
     Ok(args.system || (!args.user && geteuid().is_root()))
 }
 
-/// The start of the unit names of a workspace: readable by its directory's name, unique by a digest
-/// of its path.
+/// Returns the prefix of a workspace's unit names: the directory name for readability and a digest
+/// of the path for uniqueness.
 fn prefix(workspace: &Path) -> String {
     let name = workspace.file_name().unwrap_or_default().to_string_lossy();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -220,8 +220,8 @@ fn prefix(workspace: &Path) -> String {
     format!("{TEMPLATE}-{}-{}", name.trim_matches('-'), &digest[..6]).replace("--", "-")
 }
 
-/// Warns of units that an earlier version wrote under names without the workspace. They keep
-/// running next to the new ones until they are removed.
+/// Returns a warning for each unit that an earlier version installed without the workspace in its
+/// name. These units keep running next to the new ones until the user removes them.
 fn unprefixed(dir: &Path) -> Vec<String> {
     let old = UNITS.iter().map(|(ending, _)| dir.join(format!("{TEMPLATE}{ending}")));
     let is_ours =
@@ -248,7 +248,7 @@ fn directory(around: &Surroundings, args: &ServiceArgs, system: bool) -> Result<
     })
 }
 
-/// What is there, compared with what would be written.
+/// Compares the file at `path` with the text that would be written.
 fn look(path: &Path, text: &str) -> io::Result<State> {
     match std::fs::read_to_string(path) {
         Ok(there) if there == text => Ok(State::Current),
@@ -260,8 +260,8 @@ fn look(path: &Path, text: &str) -> io::Result<State> {
     }
 }
 
-/// Where a unit is kept that says something else than this program would write: an earlier version
-/// may have written it, or somebody changed it by hand.
+/// Returns the backup path of a unit whose text differs from what this program would write: an
+/// earlier version wrote it, or a user edited it.
 fn before(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("{name}.before"))
@@ -275,7 +275,8 @@ fn kept_words(path: &Path) -> String {
     )
 }
 
-/// Writes the units. Gives those that are kept as they were.
+/// Writes the units. Returns the paths whose previous file was renamed to a backup (see
+/// [`before`]).
 fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
     if let Some(unit) = units.iter().find(|unit| unit.state == State::Foreign) {
         let message = format!("`{}` was not written by this program", unit.path.display());
@@ -306,7 +307,8 @@ fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<Vec<PathBuf>
     Ok(kept)
 }
 
-/// Removes the units. Gives those that are kept as they were, under another name.
+/// Removes the units. Returns the paths that were renamed to a backup instead of deleted (see
+/// [`before`]).
 fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
     let mut kept = Vec::new();
     for unit in units {
@@ -328,15 +330,15 @@ fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<Vec<PathBuf>, Failure>
     Ok(kept)
 }
 
-/// Removes the links by which units that were removed were enabled. Without them a link leads
-/// nowhere, which stops nobody.
+/// Removes the `*.wants` symlinks that enabled the removed units. Errors are ignored, because a
+/// dangling symlink does no harm.
 fn disable(dir: &Path, units: &[Unit]) {
     let names: Vec<_> = units
         .iter()
         .filter(|unit| unit.state == State::Removed)
         .filter_map(|unit| unit.path.file_name())
         .collect();
-    // A link has a name of its own where it is of one agent: it is known by what it leads to.
+    // A worker's symlink is named after its agent, so identify symlinks by their target.
     let removed = |link: &Path| {
         let target = std::fs::read_link(link).ok();
         target.is_some_and(|target| target.file_name().is_some_and(|name| names.contains(&name)))
@@ -350,7 +352,7 @@ fn disable(dir: &Path, units: &[Unit]) {
     }
 }
 
-/// A path as one word of a unit, in which `%` begins a specifier.
+/// Quotes a path as one word of a unit file, where `%` starts a specifier.
 fn word(path: &Path) -> String {
     let text = path.to_string_lossy().replace('%', "%%");
     if text.contains([' ', '"', '\'', '\\']) {
@@ -359,9 +361,9 @@ fn word(path: &Path) -> String {
     text
 }
 
-/// A unit with its places put in.
+/// Fills in the paths of the workspace and the program.
 fn placed(text: &str, workspace: &Path, program: &Path) -> String {
-    // A unit says where to work as a whole line, which is not read as words.
+    // systemd does not split `WorkingDirectory` into words, so its value is not quoted.
     let whole = workspace.to_string_lossy().replace('%', "%%");
     let text =
         text.replace("WorkingDirectory=/srv/orchestrate", &format!("WorkingDirectory={whole}"));
@@ -370,7 +372,7 @@ fn placed(text: &str, workspace: &Path, program: &Path) -> String {
         .replace("=/usr/local/bin/worker %i", &format!("={} worker %i", word(program)))
 }
 
-/// Its settings without the comments at its head, which tell how to do this by hand.
+/// Returns the settings without the leading comments, which explain manual installation.
 fn body(text: &str) -> &str {
     text.find("\n[Unit]").map_or(text, |at| &text[at + 1..])
 }
@@ -380,12 +382,12 @@ fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
     let in_a_home = [workspace, program]
         .iter()
         .any(|path| ["/home", "/root", "/run/user"].iter().any(|home| path.starts_with(home)));
-    // Hidden homes would hide the workspace or the program.
+    // `ProtectHome=yes` would hide the workspace or the program.
     let text = match in_a_home {
         true => text.replace("ProtectHome=yes", "ProtectHome=no"),
         false => text,
     };
-    // And a `/tmp` of their own is an empty one.
+    // `PrivateTmp=yes` would mount an empty `/tmp`.
     let in_tmp = [workspace, program]
         .iter()
         .any(|path| ["/tmp", "/var/tmp"].iter().any(|tmp| path.starts_with(tmp)));
@@ -396,8 +398,9 @@ fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
     format!("{MARK}{text}")
 }
 
-/// What the user of the machine's units may not get to, because a directory above it is closed to
-/// others. The workspace itself is given to that user.
+/// Returns a warning for the program and for the workspace if the user `orchestrate` cannot reach
+/// it because it or a directory above it denies access to others. The workspace directory itself is
+/// not checked: a printed command gives it to that user.
 fn out_of_reach(workspace: &Path, program: &Path) -> Vec<String> {
     let closed = |path: &Path| {
         let is_closed = |dir: &&Path| {
@@ -428,7 +431,7 @@ fn out_of_reach(workspace: &Path, program: &Path) -> Vec<String> {
 fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
     let mut out = MARK.to_owned();
     for line in body(text).lines() {
-        // Comments there are on how the machine's manager is set up.
+        // The comments explain the setup of the system manager.
         if line.starts_with('#') {
             continue;
         }
@@ -448,7 +451,7 @@ fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
     placed(&out, workspace, program)
 }
 
-/// The commands to type next.
+/// Returns the commands to run next.
 fn next(verb: &ServiceVerb, around: &Surroundings, prefix: &str, system: bool) -> Vec<String> {
     let systemctl = if system { "systemctl" } else { "systemctl --user" };
     let reload = format!("{systemctl} daemon-reload");
@@ -484,7 +487,7 @@ fn next(verb: &ServiceVerb, around: &Surroundings, prefix: &str, system: bool) -
             }
             next
         }
-        // They cannot be disabled any more; what runs is still known by its name.
+        // Removed units cannot be disabled any more, but systemd still knows running units by name.
         ServiceVerb::Uninstall(_) => vec![format!("{systemctl} stop {all}"), reload],
         ServiceVerb::Status(_) => vec![format!("{systemctl} status '{prefix}*'")],
     }

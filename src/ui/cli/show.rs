@@ -1,5 +1,5 @@
-//! What the verbs that show or change something share: the board, what a name on the command line
-//! means, and how data is written.
+//! Helpers that several verbs share: opening the board, resolving a name from the command line, and
+//! writing data to stdout.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup, RunView, Standing, remark, why_queued};
 use crate::ui::talk::{Tamed, talk};
 
-/// The queue of the workspace, if there ever was one: looking makes none.
+/// Opens the queue of the workspace, or returns `None` if it has none. Never creates a queue.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
     let layout = Layout::new(&around.workspace);
     let there = queue::has_queue(&*disk::machine(), &layout);
@@ -29,8 +29,8 @@ pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failu
     }
 }
 
-/// The run of a fleet that has its turn to change the checkout, if anybody goes on with it. What
-/// cannot be seen is no reason to refuse a run that needs no fleet.
+/// Returns the fleet run that may currently change the checkout, if a process drives it. Also
+/// returns `None` if the queue is unreadable: that must not block a run that needs no fleet.
 pub fn run_with_turn(around: &Surroundings) -> Option<String> {
     let dir = Layout::new(&around.workspace).checkout();
     let names = disk::confirmed(&[&dir], || std::fs::read_dir(&dir)).ok()?.flatten();
@@ -40,7 +40,7 @@ pub fn run_with_turn(around: &Surroundings) -> Option<String> {
     board.run_with_turn()
 }
 
-/// The queue of the workspace, for verbs that are about it.
+/// Opens the queue of the workspace. Fails if the workspace has none.
 pub fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     queue_if_any(around)?.ok_or_else(|| {
         Failure::new(2, "this workspace has no queue: nothing was ever put out in it")
@@ -54,12 +54,12 @@ pub fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board
     Board::look(workspace, &around.state_dir, queue, config).map_err(|error| unreadable(&error))
 }
 
-/// Whether what is written somewhere is to go to standard output.
+/// Returns true if `file` is `-`, which means standard output.
 pub fn is_stdout(file: &Path) -> bool {
     file == Path::new("-")
 }
 
-/// Tells whoever follows a run why nothing comes, once for each reason.
+/// Reports why a followed run makes no progress, once for each reason.
 #[derive(Default)]
 pub struct Waits(Option<String>);
 
@@ -78,7 +78,7 @@ impl Waits {
     }
 }
 
-/// Says where a run stands, to whoever followed it for as long as it went on.
+/// Reports the state of a run after the user followed it.
 pub fn say_standing(around: &Surroundings, run: &RunView) {
     around.say(standing(run));
 }
@@ -89,12 +89,12 @@ fn standing(run: &RunView) -> String {
     format!("run {} {}{remark}", run.run_id, run.state.word())
 }
 
-/// Says which providers are left alone.
+/// Reports the providers that are parked.
 pub fn say_parked(around: &Surroundings, board: &Board) {
     board.parked.iter().for_each(|parked| around.say(parking::told(parked)));
 }
 
-/// Names the files in inboxes that no worker takes, with the reason. Of all agents, or of one.
+/// Warns about each inbox file that workers ignore, with the reason. `None` checks all agents.
 pub fn say_ignored(around: &Surroundings, agent: Option<&str>) {
     let inboxes = Layout::new(&around.workspace).inboxes();
     let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
@@ -109,25 +109,25 @@ pub fn say_ignored(around: &Surroundings, agent: Option<&str>) {
     }
 }
 
-/// The queue does not answer.
+/// Returns the failure for an unreadable queue.
 pub fn unreadable(error: &std::io::Error) -> Failure {
     Failure::new(1, format!("cannot look into the queue: {error}"))
         .hint("`orchestrate doctor` tells more")
 }
 
-/// What a name on the command line means.
+/// The object that a name on the command line refers to.
 pub enum Target {
     Run(RunId),
     Task(Found),
-    /// A dropped file that is no task yet.
+    /// A dropped file that is not yet a task.
     Aside(Aside),
 }
 
-/// A run or a task, by its id or the beginning of it.
+/// Resolves a run or a task by its id or a prefix of its id.
 pub fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target, Failure> {
     match common::find_run(around, name) {
         Ok((id, _)) => Ok(Target::Run(id)),
-        // Ids of runs begin with a year, those of tasks with a zero: none could be both.
+        // Run ids start with a year and task ids with a zero, so a name cannot match both.
         Err(failure) if name == "latest" || name.starts_with('2') => Err(failure),
         Err(_) => match (find_task(board, name)?, aside(board, name)) {
             (Some(found), _) => Ok(Target::Task(found)),
@@ -140,18 +140,19 @@ pub fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target
     }
 }
 
-/// A dropped file that is being taken in, by the id that its task will have.
+/// Finds a dropped file that is being adopted, by the id of its future task. Returns `None` if
+/// `name` is ambiguous.
 fn aside(board: &Board, name: &str) -> Option<Aside> {
     let mut found = board.find_aside(&name.to_ascii_uppercase()).ok()?;
     found.pop().filter(|_| found.is_empty())
 }
 
-/// What is said to those who want something of a task that is none yet.
+/// Returns the failure for a command on a dropped file that is not yet a task.
 pub fn no_task_yet(board: &Board, aside: &Aside) -> Failure {
     Failure::new(1, board.why_aside(aside)).hint("try again when it is")
 }
 
-/// A task, by its id or the beginning of it.
+/// Resolves a task by its id or a prefix of its id.
 pub fn task(board: &Board, name: &str) -> Result<Found, Failure> {
     find_task(board, name)?.ok_or_else(|| match aside(board, name) {
         Some(aside) => no_task_yet(board, &aside),
@@ -173,18 +174,18 @@ fn find_task(board: &Board, name: &str) -> Result<Option<Found>, Failure> {
     }
 }
 
-/// Writes data. That nobody reads it is no error.
+/// Writes data to stdout. A closed pipe is not an error.
 pub fn put(text: &str) -> Result<(), Failure> {
     put_or_stop(text).map(|_| ())
 }
 
-/// Writes data that more will follow. False if nobody reads it any more.
+/// Writes data to stdout. Returns false if the pipe is closed, so that the caller can stop.
 pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
     let mut out = Tamed::stdout();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What came of writing data. False if nobody reads it any more.
+/// Converts the result of a write. Returns false if the pipe is closed.
 pub fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
     match outcome {
         Ok(()) => Ok(true),
@@ -193,17 +194,17 @@ pub fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
     }
 }
 
-/// Writes a line of data.
+/// Writes one line to stdout.
 pub fn put_line(line: impl std::fmt::Display) -> Result<(), Failure> {
     put(&format!("{line}\n"))
 }
 
-/// Writes one JSON document: the schema, then what `body` holds.
+/// Writes one JSON document: the schema, then the fields of `body`.
 pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
     put(&format!("{}\n", document(schema, body)))
 }
 
-/// One JSON document: the schema, then what `body` holds.
+/// Returns one JSON document: the schema, then the fields of `body`.
 pub fn document(schema: &str, body: impl Serialize) -> Value {
     let mut document = json!({ "schema": schema });
     if let (Some(document), Ok(Value::Object(body))) =
@@ -214,7 +215,7 @@ pub fn document(schema: &str, body: impl Serialize) -> Value {
     document
 }
 
-/// Lines of columns, each as wide as its widest, with two spaces before and between.
+/// Formats rows as aligned columns. Two spaces precede each column.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

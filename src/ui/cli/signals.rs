@@ -1,7 +1,7 @@
-//! Signals: the first one stops everything, the second hurries.
+//! Signal handling: the first signal requests a stop, the second one speeds it up.
 //!
-//! The handler does nothing but raise a [`Stop`], which whoever waits can see; so no thread has
-//! to wait for signals, and a run of one short step does not pay for one.
+//! The handler only raises a [`Stop`], which every waiting thread observes. No thread has to wait
+//! for signals, so a run of one short step does not pay for one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -12,14 +12,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::Failure;
 use crate::exec::{self, Stop};
 
-/// What a program hears of signals.
+/// The signal state of this process.
 pub struct Signals {
     pub stop: Stop,
     first: Arc<AtomicI32>,
 }
 
 impl Signals {
-    /// The exit code of a program that was stopped.
+    /// Returns the exit code of a stopped process: 128 plus the first signal received.
     pub fn code(&self) -> u8 {
         let signal = match self.first.load(Ordering::SeqCst) {
             0 => SIGTERM,
@@ -30,8 +30,8 @@ impl Signals {
 }
 
 impl Signals {
-    /// Takes the end of standard input for a second signal: whoever started this process holds
-    /// the other end, and is gone.
+    /// Treats the end of standard input as a second signal. The parent process holds the other end
+    /// of the pipe, so the end of input means that the parent is gone.
     pub fn heed_leash(&self) {
         let stop = self.stop.clone();
         std::thread::spawn(move || {
@@ -41,11 +41,11 @@ impl Signals {
     }
 }
 
-/// How long children may take to end themselves.
+/// Time that child processes get to exit by themselves.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// For verbs that may be broken off anywhere, since the next call goes on: at the first signal,
-/// what they have at work is ended, and then this process. A `git` that went on alone would hold
+/// Exits at the first signal, after terminating all child processes. For verbs that may stop at any
+/// point because the next invocation continues the work. A `git` process that survived would keep
 /// the locks that it was given.
 pub fn end_with_children() -> Result<(), Failure> {
     let signals = listen()?;
@@ -57,7 +57,8 @@ pub fn end_with_children() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Begins to listen, to adopt orphans of children, and to let children die with this process.
+/// Installs the signal handlers, makes this process the subreaper of its descendants, and makes
+/// child processes die with this process.
 pub fn listen() -> Result<Signals, Failure> {
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
     let stop = Stop::new().map_err(failed)?;
@@ -67,15 +68,16 @@ pub fn listen() -> Result<Signals, Failure> {
         let (asked, came, count) = (stop.clone(), first.clone(), count.clone());
         let heard = move || {
             let _ = came.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-            // Handlers of two signals may run at once: each must count, so that the second hurries.
+            // Two handlers may run at the same time. Each must count, so that the second speeds up
+            // the stop.
             let before = count.fetch_add(1, Ordering::SeqCst);
             asked.request(if before == 0 { 1 } else { 2 });
         };
-        // SAFETY: the handler touches atomics and writes to an eventfd, nothing else.
+        // SAFETY: the handler only uses atomics and writes to an eventfd.
         unsafe { signal_hook::low_level::register(signal, heard) }.map_err(failed)?;
     }
     exec::become_subreaper().map_err(failed)?;
-    // Without its own path, which is next to impossible, it is as if it had no guard.
+    // If the executable's path is unknown (very unlikely), children run without a guard.
     if let Ok(program) = std::env::current_exe() {
         exec::guard_children(program);
     }

@@ -1,5 +1,4 @@
-//! `orchestrate spell`: a spell rendered as a step would get it, and an answer read as a step
-//! would read it.
+//! `orchestrate spell`: renders a spell as a step would, and parses an answer as a step would.
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -108,7 +107,8 @@ fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Variables, under those that are rendered from them.
+/// Adds the `--input` variables to `data`. Each value is a template, rendered with the original
+/// variables, and replaces a variable of the same name.
 fn with_inputs(
     data: Map<String, Value>,
     inputs: &[String],
@@ -131,7 +131,8 @@ fn with_inputs(
     Ok(data)
 }
 
-/// What looks like a file and is one is taken for it; all else is a name first.
+/// Finds a spell. An argument that names an existing file and contains `/` or an extension is a
+/// file; any other argument is first looked up as a spell name.
 fn find(argument: &str, read: spell::Read, limit: u64) -> Result<Found, Failure> {
     let path = Path::new(argument);
     let is_file = !argument.contains('\n') && path.is_file();
@@ -162,7 +163,7 @@ fn refusal(fault: &Fault) -> Failure {
     Failure::in_text(vec![Problem::from(fault)], &fault.file, &fault.text)
 }
 
-/// Prints without a word more; who listens may have gone.
+/// Prints `text` to stdout without a trailing newline. Fails if the write fails.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = Tamed::stdout();
     out.write_all(text.as_bytes())
@@ -178,7 +179,7 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     let answer = String::from_utf8_lossy(&answer);
     let output = match contract::parse(&answer) {
         Contract::Found(output) => output,
-        // As in a run, the exit code decides before the answer does.
+        // As in a run, the exit code takes precedence over the answer.
         _ if args.exit_code != 0 => return Ok(failed_by_exit_code(args.exit_code, around)),
         Contract::Missing => {
             let failure = Failure::new(1, "the agent output is missing");
@@ -201,7 +202,7 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     }
 }
 
-/// Reports that the step fails whatever its answer says. Returns this program's exit code.
+/// Reports that the step fails regardless of its answer. Returns this program's exit code.
 fn failed_by_exit_code(code: i32, around: &Surroundings) -> u8 {
     around.say(match code {
         124 => "the agent timed out, so the step fails".to_owned(),
@@ -210,7 +211,7 @@ fn failed_by_exit_code(code: i32, around: &Surroundings) -> u8 {
     1
 }
 
-/// The answer in what a provider printed.
+/// Extracts the answer from a provider's output.
 fn hear(form: Form, printed: &[u8], exit_code: i32) -> Result<String, Failure> {
     let mut stream = Stream::new(form.kind());
     stream.push(printed);

@@ -1,4 +1,4 @@
-//! `orchestrate status`: how things stand, by what is there and who lives.
+//! `orchestrate status`: shows runs, workers, and inboxes.
 
 use serde::Serialize;
 
@@ -23,21 +23,21 @@ pub struct StatusArgs {
     pub limit: usize,
 }
 
-/// Everything, as it is shown to programs.
+/// The overview of a workspace, as `--json` prints it.
 #[derive(Serialize)]
 pub struct Overview {
     pub runs: Vec<RunView>,
-    /// How many runs there are in all.
+    /// Total number of runs.
     pub runs_kept: usize,
     pub workers: Vec<WorkerView>,
     pub inboxes: Vec<InboxView>,
     pub failed_tasks: usize,
-    /// Providers that are left alone.
+    /// Providers that workers currently do not call.
     pub parked: Vec<ParkedView>,
 }
 
 impl Overview {
-    /// Whether there is nothing to be shown.
+    /// Returns true if there is nothing to show.
     fn is_empty(&self) -> bool {
         let Overview { runs_kept, workers, inboxes, parked, failed_tasks, .. } = self;
         let seen = *runs_kept == 0 && workers.is_empty() && inboxes.is_empty();
@@ -133,7 +133,7 @@ fn one(around: &Surroundings, board: &Board, id: &RunId) -> Result<u8, Failure> 
     Ok(0)
 }
 
-/// A run whose files cannot be read is shown too, as far as it can be.
+/// Shows what is known of a run whose files cannot be read, then fails.
 fn damaged(
     around: &Surroundings,
     board: &Board,

@@ -1,4 +1,4 @@
-//! `orchestrate submit`: hand a workflow to the coordinators of the workspace.
+//! `orchestrate submit`: submits a workflow to the coordinators of the workspace.
 
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
     detach(&args, common)
 }
 
-/// `run --detach`, which is the same.
+/// Creates and enqueues a run without waiting for it. Implements `submit` and `run --detach`.
 pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     fleet::check_state_dir(&around)?;
@@ -111,17 +111,17 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Makes a run and the task that it is, for a coordinator to take up.
+/// Creates a run and enqueues its task for a coordinator.
 pub fn put_out(
     around: &Surroundings,
     queue: &FsQueue,
     new: NewRun,
 ) -> Result<(Plan, Run), Failure> {
     let Owned { plan, run, mut store, lock, .. } = common::create(around, new)?;
-    // What is acknowledged survives a power cut: first the run, then the task that it is.
+    // A submitted run must survive a power failure, so store the run before its task is enqueued.
     let saved = store.hand_over(&plan, &run, SystemClock.now());
     saved.map_err(|error| common::disk_failure(&error, &run.id))?;
-    // Whoever takes the run up wants its lock.
+    // Release the lock: the coordinator that picks up the run needs it.
     drop((store, lock));
     let task = coordinator::task_of(queue, &run);
     queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&run.id, &error))?;

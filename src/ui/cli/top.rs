@@ -1,7 +1,7 @@
-//! `orchestrate top`: the board, live and with keys, until somebody leaves.
+//! `orchestrate top`: the live dashboard with keyboard control.
 //!
-//! One thread looks, one does what was asked for, and the loop here has the terminal. What is on
-//! the screen and what keys mean is in `ui/top`.
+//! One thread reads the workspace, one thread executes each action, and the loop in this file owns
+//! the terminal. `ui/top` defines the screen contents and the keys.
 
 mod looker;
 pub mod terminal;
@@ -26,17 +26,16 @@ pub struct TopArgs {
     pub run: Option<String>,
 }
 
-/// What the loop hears of others.
+/// A message to the main loop.
 enum News {
     Seen(Box<Seen>),
-    /// What came of something, and whether it was refused.
+    /// The message about a finished action, and true if the action was refused.
     Done(String, bool),
-    /// The volume does not respond, as long as nothing new is seen.
+    /// The volume does not respond. Shown until the next successful scan.
     Trouble(String),
 }
 
-/// How long somebody who looks on waits for what comes of a deed: a step that is stopped has its
-/// time to end.
+/// Time to wait for the result of an action. A step that is being stopped gets time to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
@@ -61,12 +60,12 @@ pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
     match show(&around, state, &signals.stop, &|_| false)? {
         Left::Wished | Left::Seen => Ok(0),
         Left::Stopped => Ok(signals.code()),
-        // As if the line had been hung up on.
+        // 128 + SIGHUP, as after a hangup.
         Left::Closed => Ok(129),
     }
 }
 
-/// Takes the terminal and shows the board until somebody leaves, or until enough was seen.
+/// Takes over the terminal and shows the dashboard until the user leaves or `enough` returns true.
 pub fn show(
     around: &Surroundings,
     state: State,
@@ -92,7 +91,7 @@ pub fn show(
     Ok(left)
 }
 
-/// Whether a board can be shown here at all.
+/// Returns true if the terminal can show the dashboard.
 pub fn is_fit(around: &Surroundings) -> bool {
     terminal::is_there() && !around.is_dumb()
 }
@@ -112,15 +111,15 @@ fn wake_on_stop(stop: Stop, waker: Waker) {
     });
 }
 
-/// Why it is over.
+/// Reason why the dashboard was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     Wished,
-    /// Enough was seen.
+    /// `enough` returned true.
     Seen,
-    /// By a signal.
+    /// A signal arrived.
     Stopped,
-    /// The terminal is gone.
+    /// The terminal was closed.
     Closed,
 }
 
@@ -142,7 +141,7 @@ impl House {
         })
     }
 
-    /// Shows on the screen that the volume does not respond: the terminal is taken.
+    /// Shows watchdog messages on the screen, because stderr would corrupt it.
     fn hear_watchdog(&self) {
         let (tell, waker) = (self.tell.clone(), self.waker.clone());
         watchdog::divert(Some(Box::new(move |trouble| {
@@ -195,7 +194,7 @@ impl House {
         }
     }
 
-    /// Another screen: what was seen of the last one is of no use.
+    /// Discards the details of the previous screen and requests a scan for the new one.
     fn open(&mut self, looker: &Looker) {
         (self.seen.detail, self.seen.tasks, self.seen.log) = (None, None, None);
         looker.want(self.state.screen());
@@ -216,7 +215,7 @@ impl House {
         }
     }
 
-    /// Begins what was asked for, on a thread: it may take seconds.
+    /// Executes an action on a thread, because it may take seconds.
     fn begin(&mut self, wish: Wish) {
         let Wish::Act(deed) = &wish else { return };
         if self.state.doing.is_some() {
@@ -235,7 +234,7 @@ impl House {
                 Ok(came) => came,
                 Err(error) => return say(format!("nothing was done: {error}"), true),
             };
-            // A run that goes on does so whether somebody looks on or not; who does hears its end.
+            // The run continues even if the user leaves. A user who stays sees its end.
             if let Outcome::GoesOn(_) = came {
                 say(deed.told(&came), false);
             }

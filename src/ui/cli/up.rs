@@ -1,8 +1,8 @@
-//! `orchestrate up`: a coordinator and a worker for each agent, in one terminal.
+//! `orchestrate up`: runs a coordinator and a worker for each agent in one terminal.
 //!
-//! They are processes of their own, so that one that dies takes nobody with it; it is started
-//! again. None outlives this process, not even if it is killed: each holds the end of a pipe, and
-//! ends with everything it has started when the other end is gone.
+//! Each is a separate process, so a crash does not affect the others; the crashed process is
+//! restarted. No child outlives this process, even if this process is killed: each child holds one
+//! end of a pipe, and exits together with its own children when the other end closes.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,12 +25,12 @@ pub struct UpArgs {
     pub agents: Vec<String>,
 }
 
-/// How long to wait before one that died is started again: at first, and at most.
+/// Delay before a crashed process is restarted: initial and maximum.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_MOST: Duration = Duration::from_secs(60);
-/// Colours that can be read on light and on dark.
+/// ANSI colors that are readable on light and dark backgrounds.
 const COLOURS: [&str; 6] = ["36", "33", "35", "32", "34", "31"];
-/// A line that has no end is passed on in pieces of this size.
+/// Maximum length of a forwarded line. A longer line is split.
 const LINE: u64 = 64 << 10;
 
 pub fn main(args: &UpArgs, common: &Common) -> Result<u8, Failure> {
@@ -62,22 +62,22 @@ fn agents(args: &UpArgs, around: &Surroundings) -> Result<Vec<String>, Failure> 
     Ok(agents)
 }
 
-/// One who is kept at work.
+/// A child process that this program keeps running.
 struct Post {
     name: String,
-    /// What its lines begin with.
+    /// Prefix of each forwarded line.
     prefix: String,
     arguments: Vec<OsString>,
     daemon: Option<Arc<Daemon>>,
     began: Instant,
-    /// How long to wait after its next death, and when the wait is over.
+    /// Delay after the next crash, and the time of a pending restart.
     pause: Duration,
     again: Option<Instant>,
 }
 
-/// What there is to hear.
+/// A message to the main loop.
 enum Heard {
-    /// The one at this place has ended.
+    /// The child at this index has exited.
     Ended(usize),
     Signal,
 }
@@ -88,7 +88,7 @@ struct House {
     tell: Sender<Heard>,
     heard: Receiver<Heard>,
     quiet: bool,
-    /// What to end with.
+    /// Exit code of this program.
     code: u8,
 }
 
@@ -118,7 +118,7 @@ impl House {
         }
     }
 
-    /// Keeps all at work until they are asked to end and have ended.
+    /// Keeps all children running until a stop is requested and all have exited.
     fn keep(&mut self, stop: &Stop) -> Result<u8, Failure> {
         self.listen_to(stop.clone());
         let mut told = 0;
@@ -156,7 +156,8 @@ impl House {
         });
     }
 
-    /// Asks all to end: at first they finish what is at hand, then they give it back.
+    /// Asks all children to exit. The first request lets them finish their tasks; with `hurry`,
+    /// they return their tasks to the queue.
     fn ask_all(&mut self, hurry: bool) {
         for post in &mut self.posts {
             post.again = None;
@@ -206,7 +207,7 @@ impl House {
         post.daemon = Some(daemon);
     }
 
-    /// One has ended: as it was asked to, or not.
+    /// Handles the exit of a child: after a crash, schedules a restart with backoff.
     fn bury(&mut self, place: usize, stop: &Stop) -> Result<(), Failure> {
         let post = &mut self.posts[place];
         let Some(daemon) = post.daemon.take() else { return Ok(()) };
@@ -221,7 +222,7 @@ impl House {
             return Ok(());
         }
         if how == How::Exited(2) {
-            // It would refuse again.
+            // A restart would fail in the same way.
             say(&format!("{prefix}refused to work; the others are ended too"));
             self.code = 2;
             stop.request(1);
@@ -246,7 +247,7 @@ fn in_words(how: How) -> String {
     }
 }
 
-/// What one is started with: its verb, and the flags that were given to us.
+/// Returns the arguments of a child: its verb and the global flags of this process.
 pub fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
     let verb: &[&str] = match name {
         COORDINATOR => &["coordinator", "--leash"],
@@ -280,12 +281,13 @@ fn level_word(level: LogLevel) -> &'static str {
     }
 }
 
-/// Tells. In one write, as others write there too; nobody to tell is no reason to stop.
+/// Prints one line to stderr in a single write, because other threads write there too. Errors are
+/// ignored.
 fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Passes lines on, each whole and with its prefix.
+/// Forwards lines to stderr, each in one write with its prefix.
 fn pass_on(pipe: impl Read, prefix: &str) {
     let mut lines = BufReader::new(pipe);
     loop {

@@ -1,4 +1,4 @@
-//! `orchestrate validate`: what is wrong with workflows, and what is doubtful.
+//! `orchestrate validate`: reports errors and warnings in workflows.
 
 use std::path::PathBuf;
 
@@ -103,7 +103,7 @@ fn tell(
     Ok(())
 }
 
-/// A problem as a workflow command of GitHub. Other hosts that run such workflows read it too.
+/// Formats a problem as a GitHub workflow command. Compatible code hosts accept it too.
 fn annotation(file: &str, problem: &Problem) -> String {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     let kind = if problem.is_error() { "error" } else { "warning" };

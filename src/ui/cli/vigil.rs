@@ -1,5 +1,5 @@
-//! Waiting for something to be new, for verbs that follow: files that change are a hint, and from
-//! time to time it is looked all the same.
+//! Waits for changes, for verbs that follow output. A file notification ends a wait early; polling
+//! with backoff finds changes that cause no notification.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::Failure;
 use super::signals::{self, Signals};
 use crate::fleet::hint::{Bell, Hints, Patience};
 
-/// Between two looks, while something is new and while nothing is.
+/// Poll interval right after a change, and its upper bound while nothing changes.
 const LEAST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_millis(500);
 
@@ -18,7 +18,7 @@ pub struct Vigil {
     bell: Arc<Bell>,
     hints: Hints,
     patience: Patience,
-    /// How often the bell had rung before the last look.
+    /// Ring count at the start of the last scan. A higher count ends the next wait at once.
     heard: u64,
     watched: Option<PathBuf>,
 }
@@ -33,7 +33,7 @@ impl Vigil {
         Ok(Vigil { signals, bell, hints, patience, heard: 0, watched: None })
     }
 
-    /// Hears of changes in a directory from now on.
+    /// Starts to watch `dir`. Does nothing if `dir` is missing or already watched.
     pub fn watch(&mut self, dir: &Path) {
         if self.watched.as_deref() != Some(dir) && dir.is_dir() {
             self.hints.add(dir);
@@ -41,12 +41,13 @@ impl Vigil {
         }
     }
 
-    /// Begins a look: what changes after this ends the next wait.
+    /// Marks the start of a scan. A change after this point ends the next [`wait`](Self::wait).
     pub fn look(&mut self) {
         self.heard = self.bell.rings();
     }
 
-    /// Waits until something may be new. An exit code, if it is asked to end.
+    /// Waits until a change is likely or the poll interval ends. `was_new` resets the backoff.
+    /// Returns the exit code if a stop was requested.
     pub fn wait(&mut self, was_new: bool) -> Option<u8> {
         if was_new {
             self.patience.reset();

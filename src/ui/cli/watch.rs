@@ -1,4 +1,4 @@
-//! `orchestrate watch`: run a workflow again whenever it, its prompts or its schemas change.
+//! `orchestrate watch`: runs a workflow again whenever it, its prompts, or its schemas change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,19 +26,19 @@ pub struct WatchArgs {
     pub options: RunOptions,
 }
 
-/// How long to wait for more changes after one; editors write in several steps.
+/// Time to wait for more changes after one. Editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Where no notice of changes comes (another machine made them), this is how often we look.
+/// Poll interval, for changes without a notification (for example from another machine).
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
-    // What comes on standard input comes once, and is for every run.
+    // Standard input can be read only once, so read it here for all runs.
     let mut args = args.clone();
     args.request.message = args.request.message()?;
     let args = &args;
     let signals = signals::listen()?;
-    // Notices are a hint; what counts is the content of the files.
+    // A notification is only a hint; the file contents decide.
     let bell = Arc::new(Bell::default());
     let noticed = bell.clone();
     let mut hints = Hints::new(move |_, _| noticed.ring());
@@ -55,7 +55,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         let files = match ran {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended) => watched(&around, args),
-            // What was never there is a slip of the pen; what goes away may come back.
+            // A workflow that never existed is a typing error. One that disappears may come back.
             Err(failure) if !seen && !workflow.exists() => return Err(failure),
             Err(failure) => {
                 failure.tell(around.common.json);
@@ -64,10 +64,10 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         };
         watch_directories(&mut hints, &files);
         seen = true;
-        // Whoever reads that it watches may change something at once.
+        // Read the contents before the message: a user may edit a file as soon as it appears.
         let mut before = contents(&files);
         before.extend(definition);
-        // What is not there yet is looked for, too.
+        // Missing files are watched too, but not counted.
         let number = match files.iter().filter(|file| file.exists()).count() {
             1 => "1 file".to_owned(),
             number => format!("{number} files"),
@@ -103,8 +103,8 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     Ok(Ran::Ended)
 }
 
-/// The workflow and what its runs are given, and every prompt, spell, work item and schema that it
-/// names without a variable.
+/// Returns the files to watch: the workflow, the input files of its runs, and every prompt, spell,
+/// work item, and schema that the workflow names without a variable.
 fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
     let mut files = vec![common::workflow_path(around, &args.workflow)];
     files.extend(args.context.file.clone());
@@ -113,14 +113,14 @@ fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
     files
 }
 
-/// What files hold; nothing where one is not there.
+/// Contents of files. `None` for a file that cannot be read.
 type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 fn contents(files: &[PathBuf]) -> Contents {
     files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
 }
 
-/// Asks for a notice of every change in the directories of files, as far as they exist.
+/// Requests notifications for the directories of `files`, as far as they exist.
 fn watch_directories(hints: &mut Hints, files: &[PathBuf]) {
     let dirs = files.iter().map(|file| match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -130,10 +130,11 @@ fn watch_directories(hints: &mut Hints, files: &[PathBuf]) {
     dirs.into_iter().for_each(|dir| _ = hints.add(dir));
 }
 
-/// Waits until a file is not what it was `before`: the workflow before the run, the others (which
-/// the run itself may have written) after it. Says no when told to stop.
+/// Waits until a file differs from `before`: the workflow from its state before the run, the others
+/// (which the run may have written) from their state after it. Returns false if a stop was
+/// requested.
 fn wait_for_change(files: &[PathBuf], before: &Contents, bell: &Bell, stop: &Stop) -> bool {
-    // A directory in which much is written is looked at no more often than this, either.
+    // `SETTLE` also limits how often files in a busy directory are read.
     while stop.sleep(SETTLE) {
         let rings = bell.rings();
         if contents(files) != *before {

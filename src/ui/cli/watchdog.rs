@@ -1,11 +1,11 @@
-//! Says when the workspace's volume does not respond.
+//! Reports when the workspace's volume does not respond.
 //!
 //! While the server of a network volume hangs, every file operation blocks, and the process cannot
-//! say why. One thread, the canary, asks the volume how much room it has, which no client answers
-//! from a cache. Another thread, the watchdog, says so when the canary gets no answer.
+//! report why. One thread, the canary, queries the free space of the volume, which no client
+//! answers from a cache. Another thread, the watchdog, reports when the canary gets no answer.
 //!
-//! **Invariant:** the watchdog never touches the volume. What it counts is time in which this
-//! process ran: a process that was stopped, or a machine that slept, is no fault of the volume.
+//! **Invariant:** the watchdog never accesses the volume. It counts only time in which this process
+//! ran: time in which the process was stopped or the machine slept does not count.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,31 +17,31 @@ use nix::sys::statvfs::statvfs;
 use super::{Common, Verb};
 use crate::ui::talk::talk;
 
-/// How long the volume may take to answer.
+/// Time that the volume may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long to wait before the first question: most commands are over by then.
+/// Delay before the first query. Most commands end earlier.
 const FIRST: Duration = Duration::from_millis(250);
-/// Between two questions.
+/// Pause between two rounds of queries.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The time in which a wait is counted.
+/// Unit in which waiting time is counted.
 const SLICE: Duration = Duration::from_millis(250);
-/// Neither thread needs more.
+/// Stack size. Neither thread needs more.
 const STACK: usize = 128 << 10;
 
-/// Hears what there is to say in place of standard error: a message while the volume does not
-/// respond, `None` when it responds again.
+/// Receives reports in place of stderr: a message while the volume does not respond, `None` when it
+/// responds again.
 type Listener = Box<dyn Fn(Option<String>) + Send>;
 
 static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
 
-/// How much is said.
+/// Amount of reporting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Voice {
-    /// Nothing: the verb does not use the workspace, or becomes another program.
+    /// No reports: the verb does not use the workspace, or executes another program.
     None,
-    /// That the volume does not respond, once.
+    /// Only the first outage.
     Once,
-    /// Each outage, and its end, in the log.
+    /// Each outage and its end.
     Always,
 }
 
@@ -56,7 +56,7 @@ fn voice(verb: &Verb) -> Voice {
     }
 }
 
-/// Begins to watch the volumes that a verb uses. Costs one thread, which sleeps at first.
+/// Starts to watch the volumes that a verb uses. Costs one thread, which sleeps at first.
 pub fn start(verb: &Verb, common: &Common) {
     let voice = voice(verb);
     if voice == Voice::None {
@@ -69,17 +69,17 @@ pub fn start(verb: &Verb, common: &Common) {
     });
 }
 
-/// Lets a listener hear what there is to say, or standard error again.
+/// Sends reports to `listener`, or to stderr if `None`.
 pub fn divert(listener: Option<Listener>) {
     *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
 }
 
-/// A process that gets no more threads works without its watchdog.
+/// Starts a thread. If that fails, the process works without its watchdog.
 fn spawn(work: impl FnOnce() + Send + 'static) {
     let _ = std::thread::Builder::new().stack_size(STACK).spawn(work);
 }
 
-/// The directories whose volumes the program uses. Found without asking a volume.
+/// Returns the directories whose volumes the program uses, without accessing a volume.
 fn places(state_dir: Option<PathBuf>) -> Vec<PathBuf> {
     let workspace = workspace();
     let state_dir = state_dir.or_else(|| set("ORCHESTRATE_STATE_DIR"));
@@ -87,19 +87,19 @@ fn places(state_dir: Option<PathBuf>) -> Vec<PathBuf> {
     std::iter::once(workspace).chain(state_dir).collect()
 }
 
-/// The directory that the program was started in or for, as it was given: no volume is asked.
+/// Returns the workspace path as it was given, without accessing a volume.
 pub fn workspace() -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     set("ORCHESTRATE_WORKSPACE").map_or(here.clone(), |path| here.join(path))
 }
 
-/// A path that the environment names.
+/// Returns a path from an environment variable; `None` if it is unset or empty.
 fn set(name: &str) -> Option<PathBuf> {
     let mut all = std::env::vars_os().filter(|(key, value)| key == name && !value.is_empty());
     all.next().map(|(_, value)| PathBuf::from(value))
 }
 
-/// Asks one place after the other for as long as the process lives.
+/// Queries the directories in turn until the process ends.
 fn watch(places: &[PathBuf], voice: Voice) {
     let (ask, asked) = channel();
     let (answer, answers) = channel();
@@ -133,10 +133,10 @@ fn watch(places: &[PathBuf], voice: Voice) {
     }
 }
 
-/// The canary: it may block for as long as the volume does.
+/// Runs the canary thread, which may block as long as the volume does.
 fn serve_canary(asked: &Receiver<PathBuf>, answer: &Sender<()>) {
     while let Ok(place) = asked.recv() {
-        // An error is an answer.
+        // An error is also an answer.
         let _ = statvfs(&place);
         if answer.send(()).is_err() {
             return;
@@ -144,14 +144,15 @@ fn serve_canary(asked: &Receiver<PathBuf>, answer: &Sender<()>) {
     }
 }
 
-/// Whether an answer came within the limit; `None` if there is no canary.
+/// Returns true if an answer arrives within `limit` and `None` if the canary thread is gone.
 fn is_answered(answers: &Receiver<()>, limit: Duration) -> Option<bool> {
     let mut waited = Duration::ZERO;
     while waited < limit {
         match answers.recv_timeout(SLICE) {
             Ok(()) => return Some(true),
             Err(RecvTimeoutError::Disconnected) => return None,
-            // However long it took: more than a slice passes only while the process is stopped.
+            // Count one slice regardless of the real time: a wait takes longer only while the
+            // process is stopped.
             Err(RecvTimeoutError::Timeout) => waited += SLICE,
         }
     }
@@ -161,7 +162,7 @@ fn is_answered(answers: &Receiver<()>, limit: Duration) -> Option<bool> {
 fn say(text: &str) {
     match &*LISTENER.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(listener) => listener(Some(text.to_owned())),
-        // Not through the log, which may be a file on that volume.
+        // Do not use the log, which may be a file on that volume.
         None => talk(format_args!("warning: {text}")),
     }
 }

@@ -1,4 +1,4 @@
-//! `orchestrate why`: one sentence on why something is where it is.
+//! `orchestrate why`: explains in one sentence why a run, step, or task is in its state.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `orchestrate worker`: serve one agent's inbox.
+//! `orchestrate worker`: serves one agent's inbox.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct WorkerArgs {
     pub leash: bool,
 }
 
-/// Warns of an agent that is not configured and looks like a misspelled one that is.
+/// Warns if the agent is not configured and its name resembles a configured one.
 fn warn_of_unknown(around: &Surroundings, agent: &str) {
     let known = around.config.agents();
     let near = nearest(agent, known.keys().map(String::as_str));

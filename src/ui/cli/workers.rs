@@ -1,4 +1,4 @@
-//! `orchestrate workers`: who serves, and asking them to end.
+//! `orchestrate workers`: lists workers and coordinators, and asks them to exit.
 
 use std::collections::HashSet;
 
@@ -76,7 +76,7 @@ fn drain(args: &DrainArgs, around: &Surroundings) -> Result<u8, Failure> {
     let living: Vec<WorkerView> =
         board.members.views().filter(|member| member.life != Life::Dead).collect();
     let mut asked = Vec::new();
-    // All are known before anybody is asked.
+    // Resolve all names before asking any worker to exit.
     for name in &args.names {
         asked.extend(picked(living.clone(), name)?);
     }
@@ -119,7 +119,7 @@ fn picked(living: Vec<WorkerView>, name: &str) -> Result<Vec<WorkerView>, Failur
     }
 }
 
-/// Asks one member. Whoever drives a single run ends with it anyway, and is left alone.
+/// Asks one member to exit. Skips the coordinator of a single run, which exits with its run.
 fn ask(around: &Surroundings, queue: &FsQueue, member: &WorkerView) -> Result<bool, Failure> {
     let WorkerView { agent, worker, .. } = member;
     if let Some(run) = &member.run {

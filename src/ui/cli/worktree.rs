@@ -1,4 +1,4 @@
-//! `orchestrate worktree`: the worktrees of beads, for people.
+//! `orchestrate worktree`: manages the worktrees of beads by hand.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -112,7 +112,7 @@ pub struct RecoverArgs {
 
 pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
-    // A merge listens for itself: it must not stop halfway in a copy that somebody works in.
+    // A merge handles signals itself: it must not stop halfway in a checkout that is in use.
     if !matches!(verb, WorktreeVerb::Merge(_)) {
         signals::end_with_children()?;
     }
@@ -129,7 +129,7 @@ pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-/// What a worktree was refused for, and how to go on.
+/// Converts a worktree error into a failure, with its exit code and hint.
 pub fn refused(error: &TreeError) -> Failure {
     let failure = Failure::new(error.exit_code(), error);
     match error.cure() {
@@ -189,7 +189,7 @@ fn row(view: &View) -> Vec<String> {
     ]
 }
 
-/// One word on where a worktree stands.
+/// Returns the state of a worktree as one word.
 pub fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
@@ -222,7 +222,7 @@ fn view_json(view: &View) -> Value {
     })
 }
 
-/// The id that is meant: one, or that of a bead in a file.
+/// Returns the bead id that `name` is, or the id of the bead in the file `name`.
 fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
     if BeadId::fault(name).is_some() || bead::is_file(name) {
         return Ok(request::read_bead(around, name)?.id);
@@ -268,7 +268,7 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
     Ok(0)
 }
 
-/// A commit as people write it.
+/// Shortens a commit id for display.
 fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
@@ -310,7 +310,7 @@ fn diff(args: &IdArg, trees: &Trees, around: &Surroundings) -> Result<u8, Failur
         put_json("review/v1", body)?;
         return Ok(0);
     }
-    // Not by `put`: a diff need not be text, and its digest is that of these very bytes.
+    // Do not use `put`: a diff may not be UTF-8, and the digest covers exactly these bytes.
     let mut out = Tamed::stdout();
     match out.write_all(&review.text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -331,7 +331,7 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_millis(ms))
 }
 
-/// Refuses an approval that can be of nothing.
+/// Rejects an approval that is not a SHA-256 digest.
 fn check_digest(approval: &str) -> Result<(), Failure> {
     let letters = approval.chars().count();
     let why = match approval.chars().find(|letter| !letter.is_ascii_hexdigit()) {
@@ -343,7 +343,7 @@ fn check_digest(approval: &str) -> Result<(), Failure> {
         .hint("`orchestrate worktree diff` ends with it"))
 }
 
-/// How long a digest is.
+/// Length of a SHA-256 digest in hexadecimal digits.
 const DIGEST: usize = 64;
 
 fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
@@ -414,7 +414,7 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
     Ok(0)
 }
 
-/// A merge that has to wait for a person.
+/// Returns the failure for a merge that a user must resolve. Prints the document for `--json`.
 fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure, Failure> {
     let failure = Failure::new(block.exit_code(), format!("cannot merge `{id}`: {block}"));
     let failure = failure.hint(block.cure(id));

@@ -1,12 +1,12 @@
-//! Who may look, and who may act.
+//! Authentication and authorization of requests.
 //!
-//! The token opens everything and is known to whoever may read its file. A browser hands it over
-//! once and is given a session of its own, as a cookie that scripts cannot read and that other
-//! sites cannot make it send. A program sends the token with each request.
+//! The token grants full access to every process that can read its file. A browser presents it once
+//! and gets its own session, in a cookie that scripts cannot read and that other sites cannot make
+//! it send. A program sends the token with each request.
 //!
-//! **Invariant:** nothing is done for a request whose `Host` is not ours (a name that somebody
-//! points at this machine is not), and nothing is changed for a browser whose `Origin` is not this
-//! page or whose form was not made for its session.
+//! **Invariant:** a request with a foreign `Host` (for example a DNS name that an attacker points
+//! at this machine) is rejected. A browser changes nothing unless its `Origin` is this page and its
+//! form was created for its session.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,29 +16,29 @@ use std::sync::{Mutex, PoisonError};
 use super::http::{Method, Request};
 use crate::digest;
 
-/// How many browsers may be logged in; the one that came first is forgotten.
+/// Maximum number of sessions. The oldest one is dropped first.
 const SESSIONS: usize = 64;
 
 pub struct Access {
     pub token: String,
-    /// What the words that are put into forms are made of.
+    /// Key from which the form tokens are derived.
     secret: String,
-    /// Names that the page may be asked for by, without a port.
+    /// Host names of the page, without a port.
     names: Vec<String>,
     cookie: String,
     sessions: Mutex<VecDeque<String>>,
 }
 
-/// Who asks.
+/// The authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// A browser, by its session.
+    /// A browser, identified by its session.
     Browser(String),
     /// A program that sent the token.
     Program,
 }
 
-/// Why somebody may not.
+/// Reason why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Host,
@@ -73,13 +73,14 @@ impl Access {
             token: unguessable()?,
             secret: unguessable()?,
             names: local.into_iter().chain(names.iter().map(|name| name.to_lowercase())).collect(),
-            // Ports of one host share their cookies.
+            // All ports of a host share cookies, so the name contains the port.
             cookie: format!("orchestrate-{port}"),
             sessions: Mutex::default(),
         })
     }
 
-    /// Whether it is us who are asked. The port is free: a tunnel may begin at any.
+    /// Rejects a request with a foreign `Host`. Accepts any port, because a tunnel may use another
+    /// one.
     pub fn check_host(&self, request: &Request) -> Result<(), Refusal> {
         let host = request.header("host").ok_or(Refusal::Host)?.to_lowercase();
         let name = match host.rsplit_once(':') {
@@ -89,7 +90,7 @@ impl Access {
         if self.names.iter().any(|known| known == name) { Ok(()) } else { Err(Refusal::Host) }
     }
 
-    /// Who asks, if they may look.
+    /// Authenticates a request by its token or session cookie.
     pub fn caller(&self, request: &Request) -> Result<Caller, Refusal> {
         if let Some(word) = request.header("authorization") {
             let token = word.strip_prefix("Bearer ").unwrap_or_default();
@@ -111,7 +112,7 @@ impl Access {
         Err(Refusal::Unknown)
     }
 
-    /// Whether somebody who may look may also act by this request.
+    /// Checks that a caller may change something with this request.
     pub fn check_act(
         &self,
         request: &Request,
@@ -140,7 +141,7 @@ impl Access {
         }
     }
 
-    /// What a form of a session carries.
+    /// Returns the form token of a session.
     pub fn word(&self, session: &str) -> String {
         let mut parts = digest::Parts::default();
         parts.add(&self.secret);
@@ -148,7 +149,8 @@ impl Access {
         parts.hex()
     }
 
-    /// Lets a browser in that has handed over the token: the cookie it is given.
+    /// Creates a session for a browser that presents the token. Returns the cookie, or `None` if
+    /// the token is wrong.
     pub fn enter(&self, token: &str) -> io::Result<Option<String>> {
         if !same(token, &self.token) {
             return Ok(None);
@@ -164,14 +166,14 @@ impl Access {
     }
 }
 
-/// 256 bits of the system's own chance, as digits.
+/// Returns 256 random bits from the system, in hexadecimal.
 fn unguessable() -> io::Result<String> {
     let mut bytes = [0u8; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether two texts are the same, in a time that does not tell how much of them is.
+/// Compares two texts in time that does not depend on their common prefix.
 fn same(one: &str, other: &str) -> bool {
     let (one, other) = (digest::sha256(one.as_bytes()), digest::sha256(other.as_bytes()));
     let differ = one.bytes().zip(other.bytes()).fold(0, |bits, (a, b)| bits | (a ^ b));

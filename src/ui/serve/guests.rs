@@ -1,7 +1,8 @@
-//! Who is connected. There is room for so many; when it is used up, whoever came first and has not
-//! shown who they are makes room for the next.
+//! Open connections, limited in number. At the limit, the oldest unauthenticated connection is
+//! closed to make room for a new one.
 //!
-//! **Invariant:** strangers, however many and however slow, keep nobody out who may come in.
+//! **Invariant:** unauthenticated clients, however many and however slow, never keep authenticated
+//! clients out.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ pub struct Guests {
 
 #[derive(Default)]
 struct Here {
-    /// In the order in which they came.
+    /// In order of arrival.
     guests: Vec<Guest>,
     next: u64,
 }
@@ -33,13 +34,14 @@ impl Guests {
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat for somebody who comes. There is none if all are taken by those who are known.
+    /// Registers a connection. Returns `None` if authenticated connections fill all slots, or if
+    /// the stream cannot be duplicated.
     pub fn seat(self: &Arc<Self>, stream: &TcpStream) -> Option<Seat> {
         let stream = stream.try_clone().ok()?;
         let mut here = self.here();
         if here.guests.len() >= self.most {
             let first = here.guests.iter().position(|guest| !guest.known)?;
-            // Whoever serves them sees that nobody is there any more.
+            // The thread that serves the closed connection sees the end of the stream.
             let _ = here.guests.remove(first).stream.shutdown(Shutdown::Both);
         }
         let number = here.next;
@@ -49,14 +51,14 @@ impl Guests {
     }
 }
 
-/// The room of one connection, as long as it is served.
+/// The slot of one connection, released on drop.
 pub struct Seat {
     guests: Arc<Guests>,
     number: u64,
 }
 
 impl Seat {
-    /// They have shown who they are, and make room for nobody.
+    /// Marks the connection as authenticated, so that it is never closed to make room.
     pub fn keep(&self) {
         let mut here = self.guests.here();
         if let Some(own) = here.guests.iter_mut().find(|guest| guest.number == self.number) {

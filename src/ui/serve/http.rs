@@ -1,9 +1,8 @@
-//! HTTP/1.1, as much of it as a page for a few people needs: requests with a known length, answers
-//! with a known length, and one stream.
+//! A minimal HTTP/1.1 server for a few users: requests and responses of known length, and one event
+//! stream.
 //!
-//! **Invariant:** what a client sends is bounded in size and in time before anything is done with
-//! it. Somebody who sends a letter a minute is cut off at the same moment as somebody who sends
-//! nothing.
+//! **Invariant:** the size and the duration of a request are bounded before it is processed. A
+//! client that sends one byte a minute is cut off at the same time as a client that sends nothing.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,10 +13,10 @@ use crate::time::{Clock as _, SystemClock, Time};
 const HEAD_BYTES: usize = 16 << 10;
 const HEADERS: usize = 64;
 const BODY_BYTES: usize = 512 << 10;
-/// How long a client may take for the head of a request, and for all of it.
+/// Time limits for the head of a request, and for the whole request.
 const HEAD_TIME: Duration = Duration::from_secs(8);
 const BODY_TIME: Duration = Duration::from_secs(20);
-/// How long a connection may lie idle, and an answer may take to be read.
+/// Time limits for an idle connection, and for the client to read a response.
 const IDLE_TIME: Duration = Duration::from_secs(30);
 const WRITE_TIME: Duration = Duration::from_secs(15);
 
@@ -26,7 +25,7 @@ pub enum Method {
     Get,
     Head,
     Post,
-    /// One that nothing here is done with.
+    /// A method that is not supported.
     Other,
 }
 
@@ -36,16 +35,16 @@ pub struct Request {
     /// The path as it was sent, without the query.
     pub path: String,
     pub query: Vec<(String, String)>,
-    /// Names in lower case.
+    /// Names are lowercase.
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     keep_alive: bool,
-    /// The body is sent once somebody says that it is wanted.
+    /// True if the client sends the body only after `100 Continue`.
     asks_first: bool,
 }
 
 impl Request {
-    /// A header that was sent once. Two of one name that must be one are none.
+    /// Returns a header that occurs exactly once. A repeated header counts as missing.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(key, _)| key == name);
         match (found.next(), found.next()) {
@@ -62,24 +61,24 @@ impl Request {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The parts of the path, decoded.
+    /// Returns the decoded parts of the path.
     pub fn parts(&self) -> Vec<String> {
         parts(&self.path)
     }
 
-    /// The fields of a form.
+    /// Returns the fields of a form.
     pub fn form(&self) -> Vec<(String, String)> {
         fields(&String::from_utf8_lossy(&self.body))
     }
 }
 
-/// Why there is no request.
+/// Reason why a request could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nobody is there any more, or has anything to say.
+    /// The client disconnected or stayed idle.
     Gone,
-    /// What is answered before the connection is closed, and the path that was asked for, if it
-    /// came so far.
+    /// The response to send before the connection is closed, and the requested path if it was
+    /// parsed.
     Bad { status: u16, words: &'static str, path: Option<String> },
 }
 
@@ -100,7 +99,7 @@ impl Fault {
 
 pub struct Connection {
     stream: TcpStream,
-    /// What was read and not used.
+    /// Bytes that were read but not yet used.
     rest: Vec<u8>,
 }
 
@@ -114,7 +113,7 @@ impl Connection {
     /// Waits for a request.
     pub fn request(&mut self) -> Result<Request, Fault> {
         if self.rest.is_empty() {
-            // Nothing was begun: that nothing comes is no fault.
+            // An idle connection between requests is not an error.
             match self.fill(Instant::now() + IDLE_TIME) {
                 Ok(0) | Err(_) => return Err(Fault::Gone),
                 Ok(_) => {}
@@ -139,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Says that the body is wanted.
+    /// Asks the client to send the body.
     fn go_on(&mut self) -> Result<(), Fault> {
         let said = self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
         said.map_err(|_| Fault::Gone)
@@ -178,7 +177,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Writes an answer. Says whether another request may follow.
+    /// Writes a response. Returns true if another request may follow.
     pub fn answer(&mut self, request: Option<&Request>, answer: &Answer) -> io::Result<bool> {
         let keep = request.is_some_and(|request| request.keep_alive);
         let head = answer.head(if keep { "keep-alive" } else { "close" }, true);
@@ -191,7 +190,7 @@ impl Connection {
         Ok(keep)
     }
 
-    /// Starts an event stream. Returns `None` for a HEAD request, whose answer has no body.
+    /// Starts an event stream. Returns `None` for a HEAD request, whose response has no body.
     pub fn begin_stream(&mut self, request: &Request) -> io::Result<Option<&mut TcpStream>> {
         let answer = Answer::new(200, "text/event-stream; charset=utf-8", "");
         self.stream.write_all(answer.head("close", false).as_bytes())?;
@@ -199,8 +198,8 @@ impl Connection {
     }
 }
 
-/// The request at the beginning of some bytes, how long its head is, and its body; nothing, if its
-/// head is not whole.
+/// Parses the request at the start of `bytes`. Returns the request, the length of its head, and the
+/// length of its body, or `None` if the head is incomplete.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -230,7 +229,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let headers = parsed.headers.iter();
     let headers: Vec<(String, String)> =
         headers.map(|header| (header.name.to_ascii_lowercase(), text(header.value))).collect();
-    // Both headers are lists, and each may be sent on several lines.
+    // Both headers are lists, and each may occur on several lines.
     let lists = |name: &str, token: &str| {
         let values = headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
         values.flat_map(|value| value.split(',')).any(|t| t.trim().eq_ignore_ascii_case(token))
@@ -268,13 +267,13 @@ fn length_of_body(request: &Request) -> Result<usize, Fault> {
     Ok(length)
 }
 
-/// The parts of a path, decoded.
+/// Returns the decoded parts of a path.
 pub fn parts(path: &str) -> Vec<String> {
     let parts = path.split('/').filter(|part| !part.is_empty());
     parts.map(|part| decode(part, false)).collect()
 }
 
-/// An answer with a known length.
+/// A response of known length.
 pub struct Answer {
     status: u16,
     kind: &'static str,
@@ -299,12 +298,12 @@ impl Answer {
         Answer::new(status, "text/plain; charset=utf-8", format!("{text}\n"))
     }
 
-    /// Sends a browser elsewhere, to look at what came of it.
+    /// Redirects a browser to the page that shows the result.
     pub fn see(place: &str) -> Answer {
         Answer::text(303, "see there").with("Location", place.to_owned())
     }
 
-    /// A value with a line break in it would be a header more.
+    /// Adds a header. Removes line breaks from the value, which would start another header.
     pub fn with(mut self, name: &'static str, value: String) -> Answer {
         let value = value.replace(['\r', '\n', '\0'], "");
         self.headers.push((name, value));
@@ -328,9 +327,9 @@ impl Answer {
     }
 }
 
-/// What every answer says: nothing is kept, framed, guessed or fetched from elsewhere. A page may
-/// tell its own address to itself alone; with `no-referrer`, browsers would send forms without
-/// their origin, by which we know them.
+/// Headers of every response: no caching, framing, content sniffing, or loading from other origins.
+/// The referrer is sent only to this origin. With `no-referrer`, browsers would omit the `Origin`
+/// of forms, which [`super::access`] requires.
 const SAFETY: &str = "Cache-Control: no-store\r\n\
     Content-Security-Policy: default-src 'none'; style-src 'self'; script-src 'self'; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'\r\n\
@@ -359,7 +358,7 @@ fn reason(status: u16) -> &'static str {
         500 => "Internal Server Error",
         501 => "Not Implemented",
         503 => "Service Unavailable",
-        // A reason may be empty; a wrong one misleads.
+        // An empty reason phrase is valid; a wrong one misleads.
         _ => "",
     }
 }
@@ -370,7 +369,7 @@ fn date(at: Time) -> String {
     at.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// The fields of a query or a form.
+/// Parses the fields of a query or a form.
 fn fields(text: &str) -> Vec<(String, String)> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {
@@ -380,7 +379,7 @@ fn fields(text: &str) -> Vec<(String, String)> {
     pairs.map(pair).collect()
 }
 
-/// Text in which `%41` is `A`, and in a form `+` a space.
+/// Decodes percent-encoding. In a form, `+` is a space.
 fn decode(text: &str, form: bool) -> String {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).and_then(|byte| (*byte as char).to_digit(16));

@@ -1,5 +1,5 @@
-//! Who looks on is told when something has changed, once for all: one thread watches the workspace
-//! for everybody, and only while somebody is there.
+//! Change notifications for browsers. One thread watches the workspace for all connections, and
+//! only while at least one is open.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -13,19 +13,19 @@ use crate::queue::Layout;
 use crate::store::{JOURNAL, STATE};
 use crate::ui::board::runs_in;
 
-/// How often is looked where no hint comes, as from another machine.
+/// Poll interval, for changes without a notification (for example from another machine).
 const LOOK: Duration = Duration::from_secs(2);
-/// What happens at once is told at once.
+/// Pause after a change, so that changes in quick succession cause one notification.
 const GATHER: Duration = Duration::from_millis(150);
-/// How many of the newest runs are watched.
+/// Number of newest runs that are watched.
 const RUNS: usize = 50;
 
 pub struct Live {
     state_dir: PathBuf,
     layout: Layout,
-    /// Rings when something has changed.
+    /// Rings after each change.
     pub bell: Bell,
-    /// Rings when the watcher is to look.
+    /// Rings to start a scan.
     wake: Arc<Bell>,
     watching: AtomicUsize,
     over: AtomicBool,
@@ -46,7 +46,7 @@ impl Live {
         live
     }
 
-    /// Ends everything that goes on.
+    /// Ends the watcher thread and all streams.
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.wake.ring();
@@ -57,7 +57,7 @@ impl Live {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Somebody looks on, as long as what is returned lives.
+    /// Registers a viewer until the returned value is dropped.
     pub fn join(self: &Arc<Live>) -> Onlooker {
         self.watching.fetch_add(1, Ordering::SeqCst);
         self.wake.ring();
@@ -70,7 +70,7 @@ impl Live {
         while !self.is_over() {
             let heard = self.wake.rings();
             if self.watching.load(Ordering::SeqCst) == 0 {
-                // Nobody looks: nothing is watched, and nothing wakes us.
+                // Without viewers, watch nothing and wait for the next one.
                 hints = None;
                 self.wake.wait(heard, Duration::from_secs(3600));
                 continue;
@@ -91,7 +91,7 @@ impl Live {
         }
     }
 
-    /// Where changes show.
+    /// Returns the directories where changes are visible.
     fn dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.state_dir.clone(), self.layout.workers(), self.layout.pause()];
         for parent in [self.layout.inboxes(), self.layout.all_claimed()] {
@@ -106,7 +106,7 @@ impl Live {
         dirs
     }
 
-    /// What differs if something has changed.
+    /// Returns a hash that differs after a change.
     fn fingerprint(&self, dirs: &[PathBuf]) -> u64 {
         let mut hasher = DefaultHasher::new();
         let mut add = |path: &Path| {

@@ -1,5 +1,5 @@
-//! A page for browsers: HTTP on threads, for whom there is room, who may look and act, and what
-//! tells of changes. What is shown and done is the verbs' own, in `ui/cli/serve`.
+//! Web server: HTTP on threads, connection limits, access control, and change notifications.
+//! `ui/cli/serve` implements the pages and actions.
 
 pub mod access;
 pub mod guests;

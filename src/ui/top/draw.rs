@@ -1,4 +1,4 @@
-//! Drawing: a title, what the screen is about, a line that is said or asked, a line of keys.
+//! Draws the screen: a title, the contents, a message or prompt line, and a line of keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,7 +15,7 @@ use crate::ids::shown;
 use crate::ui::board::Standing;
 use crate::ui::cli::act::{Deed, Question};
 
-/// How things look.
+/// Display options.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub colour: bool,
@@ -35,7 +35,7 @@ impl Look {
     }
 }
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(2)];
     let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
@@ -56,7 +56,7 @@ pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     );
 }
 
-/// What is seen on the left, how many there are and the time on the right.
+/// Returns the title line: the screen's name on the left, counts and time on the right.
 fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static> {
     let left = match state.screen() {
         Screen::Board | Screen::Help => format!(" orchestrate · {}", seen.place),
@@ -98,10 +98,10 @@ fn counts(seen: &Seen) -> String {
     told.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join("  ")
 }
 
-/// What was said last, what is asked, or what is wrong.
+/// Returns the message line: a prompt, the action in progress, the last message, or an error.
 fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static> {
     let typed = |before: String, text: &str| {
-        // The end of what is typed is seen, whatever its length.
+        // Always show the end of the typed text.
         let room = columns.saturating_sub(width(&before) + 3);
         let skipped = width(text).saturating_sub(room);
         let shown: String = text.chars().skip(skipped).collect();
@@ -145,7 +145,7 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
     }
 }
 
-/// The keys that mean something here.
+/// Returns the keys that are valid on the current screen.
 fn keys_of(state: &State, seen: &Seen) -> &'static str {
     match &state.asking {
         Some(Asking::Sure { .. }) => return " y yes  n no",
@@ -178,7 +178,7 @@ fn keys_of(state: &State, seen: &Seen) -> &'static str {
     }
 }
 
-/// The lists, one under the other, each with as much room as it needs and there is.
+/// Draws the lists below each other. Each gets the height it needs, as far as space permits.
 fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let area = parked(seen, look, frame, area);
     let lists = PANELS.map(|panel| (panel, panels::rows(seen, panel, &state.filter)));
@@ -209,7 +209,7 @@ fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) 
     }
 }
 
-/// Draws a line for each provider that is not asked now. Returns the area that is left.
+/// Draws a line for each parked provider. Returns the remaining area.
 fn parked(seen: &Seen, look: Look, frame: &mut Frame, area: Rect) -> Rect {
     if seen.parked.is_empty() {
         return area;
@@ -225,8 +225,8 @@ fn parked(seen: &Seen, look: Look, frame: &mut Frame, area: Rect) -> Rect {
     rest
 }
 
-/// How many lines each list gets: a title, its rows, and a line between. Where there is too little
-/// room, the list that is chosen is served first, then those above.
+/// Divides `room` lines among the lists. Each needs a title, its rows, and a blank line. If space
+/// is short, the selected list comes first, then the others from top to bottom.
 pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
     const LEAST: usize = 2;
     let mut order: Vec<usize> = (0..lists.len()).collect();
@@ -234,7 +234,7 @@ pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
     let want = |index: usize| lists[index].0 + 2;
     let mut heights = vec![0; lists.len()];
     let mut left = room;
-    // First a title and a few rows for each, then the rest.
+    // First give each list a title and a few rows, then the rest.
     for most in [LEAST + 1, LEAST + 3, usize::MAX] {
         for index in &order {
             let more = want(*index).min(most).saturating_sub(heights[*index]).min(left);
@@ -245,7 +245,7 @@ pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
     heights
 }
 
-/// A title and rows in columns; the last column has the rest of the width.
+/// Draws a title and rows in columns. The last column gets the remaining width.
 pub fn list(
     title: &str,
     state: usize,
@@ -257,7 +257,7 @@ pub fn list(
 ) {
     let room = usize::from(area.height).saturating_sub(1);
     let place = chosen.unwrap_or(0);
-    // The line between two lists is given up before a row is.
+    // Give up the blank line between two lists before a row.
     let room = if rows.len() < room { rows.len() } else { room };
     let first = place.saturating_sub(room.saturating_sub(1)).min(rows.len().saturating_sub(room));
     let title = match rows.len() > room {
@@ -274,7 +274,7 @@ pub fn list(
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// How wide each column is. Where all do not fit, those that are widest give way.
+/// Returns the width of each column. If they do not fit, the widest columns shrink.
 fn widths(rows: &[Row], columns: usize) -> Vec<usize> {
     const BEFORE: usize = 3;
     const LAST: usize = 16;
@@ -288,7 +288,7 @@ fn widths(rows: &[Row], columns: usize) -> Vec<usize> {
     let gaps = |widths: &[usize]| widths.iter().filter(|width| **width > 0).count() * 2;
     let taken = |widths: &[usize]| BEFORE + widths.iter().sum::<usize>() + gaps(widths);
     let wanted = last.min(LAST);
-    // An id is of use only whole, so the first column gives way last.
+    // A truncated id is useless, so the first column never shrinks.
     while taken(&widths) + wanted > columns {
         let others = widths.iter_mut().skip(1).filter(|width| **width > 8);
         let Some(widest) = others.max() else { break };
@@ -317,7 +317,7 @@ fn row_line(row: &Row, widths: &[usize], state: usize, chosen: bool, look: Look)
     if chosen { line.patch_style(Style::new().add_modifier(Modifier::BOLD)) } else { line }
 }
 
-/// What is told while a wish is being fulfilled.
+/// Returns the message to show while an action is in progress.
 pub fn doing(wish: &Wish) -> Option<String> {
     let Wish::Act(deed) = wish else { return None };
     Some(match deed {

@@ -1,11 +1,10 @@
-//! The live board: what is on the screen of `top`, as functions of what was seen and of the keys
-//! that were pressed.
+//! The live dashboard: the screen of `top` as functions of the last scan and the pressed keys.
 //!
-//! [`update`] folds a key into the [`State`] and says what is wished for; [`draw`] draws a state
-//! and what was [`Seen`]. Looking, doing and the terminal itself are in `ui/cli/top.rs`.
+//! [`update`] applies a key to the [`State`] and returns a request; [`draw`] draws a state and a
+//! scan ([`Seen`]). `ui/cli/top.rs` scans, executes actions, and controls the terminal.
 //!
-//! **Invariant:** nothing here touches a file, a terminal or a clock, and no state is told by its
-//! colour alone.
+//! **Invariant:** this module uses no file, terminal, or clock, and color is never the only sign of
+//! a state.
 
 mod draw;
 mod panels;
@@ -22,31 +21,31 @@ pub use state::{Screen, State, Wish, update};
 use super::board::{Gate, InboxView, RunDetail, RunView, TaskView, WorkerView};
 use crate::time::Time;
 
-/// What one look has found.
+/// The result of one scan.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// What the workspace is called.
+    /// Name of the workspace directory.
     pub place: String,
     pub now: Option<Time>,
     pub runs: Vec<RunView>,
     pub workers: Vec<WorkerView>,
     pub inboxes: Vec<InboxView>,
     pub gates: Vec<Gate>,
-    /// Providers that are at a limit or suspended, a sentence each.
+    /// Providers that are at a limit or suspended, one sentence each.
     pub parked: Vec<String>,
     pub failed_tasks: usize,
-    /// The run that is open, or why it cannot be read.
+    /// The open run, or an error message if it cannot be read.
     pub detail: Option<Result<RunDetail, String>>,
-    /// The first tasks of the queue that is open, and how many there are.
+    /// The first tasks of the open queue, and their total number.
     pub tasks: Option<(Vec<TaskView>, usize)>,
-    /// The end of the log that is open, and whether more may come.
+    /// The end of the open log, and true if more output may follow.
     pub log: Option<(Vec<String>, bool)>,
-    /// Why nothing can be seen.
+    /// Reason why the scan failed.
     pub trouble: Option<String>,
 }
 
 impl Seen {
-    /// Milliseconds from a moment to this look.
+    /// Returns the milliseconds from `at` to this scan.
     fn since(&self, at: Option<Time>) -> Option<u64> {
         Some(self.now?.ms_since(at?))
     }
@@ -55,12 +54,12 @@ impl Seen {
         self.runs.iter().find(|run| run.run_id == id)
     }
 
-    /// Whether a run asks people anything.
+    /// Returns true if a run has an unanswered question.
     fn asks(&self, run: &str) -> bool {
         self.gates_of(run).next().is_some()
     }
 
-    /// What a run asks people and nobody has answered yet.
+    /// Returns the unanswered questions of a run.
     fn gates_of<'a>(&'a self, run: &'a str) -> impl Iterator<Item = &'a Gate> {
         self.gates.iter().filter(move |gate| gate.run_id.as_str() == run && !gate.answered)
     }

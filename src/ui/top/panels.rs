@@ -1,4 +1,4 @@
-//! The lists of the board as rows of text: what can be chosen, and what stands there.
+//! The lists of the dashboard as selectable rows of text.
 
 use super::Seen;
 use super::state::Panel;
@@ -7,12 +7,12 @@ use crate::ui::board::{self, PlaceView, RunView, StepView};
 use crate::ui::rows::{branches, inbox_row, run_row, stands, step_time, worker_row};
 use crate::ui::text::seconds;
 
-/// A row. The key says which it is from one look to the next.
+/// A row. Its key identifies it across scans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub key: String,
     pub cells: Vec<String>,
-    /// It is what goes on.
+    /// True for the step that the run is executing.
     pub current: bool,
 }
 
@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// What a list looks like: its title, and which column is the word for a state.
+/// The appearance of a list: its title, and the index of the column that holds a state.
 pub struct Shape {
     pub title: &'static str,
     pub state: usize,
@@ -40,7 +40,7 @@ impl Panel {
     }
 }
 
-/// The rows of a list that have what is looked for.
+/// Returns the rows of a list that contain `filter`.
 pub fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = match panel {
         Panel::Asks => asks(seen),
@@ -64,19 +64,19 @@ fn asks(seen: &Seen) -> Vec<Row> {
         };
         let since = seen.since(gate.since).map(seconds).unwrap_or_default();
         let cells = vec![gate.run_id.to_string(), gate.node.clone(), since, asked];
-        // A node that asks something else asks another question.
+        // The digest is part of the key: a changed question is a new row.
         Row::new(format!("{} {} {}", gate.run_id, gate.node, gate.shown), cells)
     };
     seen.gates.iter().map(row).collect()
 }
 
-/// The run and the node of a question, by its key.
+/// Splits the key of a question into its run and its node.
 pub fn asked(key: &str) -> Option<(&str, &str)> {
     let (run, rest) = key.split_once(' ')?;
     Some((run, rest.rsplit_once(' ')?.0))
 }
 
-/// What `status` says of a run, with less of where its workflow lies.
+/// Returns the row of `status` for a run, with only the file name of the workflow.
 fn of_run(seen: &Seen, run: &RunView) -> Row {
     let file = run.what(run.workflow_file.rsplit('/').next().unwrap_or_default());
     let mut cells = seen.now.map(|now| run_row(run, now)).unwrap_or_default();
@@ -86,7 +86,7 @@ fn of_run(seen: &Seen, run: &RunView) -> Row {
     Row::new(run.run_id.clone(), cells)
 }
 
-/// What `status` says of a member, with its state first.
+/// Returns the rows of `status` for members, with the name moved to the end.
 fn workers(seen: &Seen) -> Vec<Row> {
     let Some(now) = seen.now else { return Vec::new() };
     let row = |worker: &board::WorkerView| {
@@ -103,7 +103,7 @@ fn queues(seen: &Seen) -> Vec<Row> {
     seen.inboxes.iter().map(row).collect()
 }
 
-/// The steps of the run that is open, as a tree.
+/// Returns the steps of the open run as a tree.
 pub fn steps(seen: &Seen) -> Vec<Row> {
     let Some(Ok(detail)) = &seen.detail else { return Vec::new() };
     let branches = branches(&detail.steps);
@@ -114,7 +114,7 @@ pub fn steps(seen: &Seen) -> Vec<Row> {
 fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
     let usage = step.usage.as_ref().map(|spent| &spent.usage);
     let cost = usage.and_then(|usage| {
-        // A column is narrow.
+        // The column is narrow, so use a sign instead of words.
         let sign = if usage.knows(Number::CostUsd) { "" } else { "≥" };
         usage.cost_usd.map(|cost| format!("{sign}${cost:.4}"))
     });
@@ -144,7 +144,7 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
     Row { key: step.step.clone(), cells, current: step.current && step.items.is_none() }
 }
 
-/// The tasks of the queue that is open.
+/// Returns the tasks of the open queue.
 pub fn tasks(seen: &Seen) -> Vec<Row> {
     let tasks = seen.tasks.iter().flat_map(|(tasks, _)| tasks);
     let row = |task: &board::TaskView| {

@@ -1,4 +1,4 @@
-//! The screens that are opened over the board: a run, what is to be decided, a log, a queue, help.
+//! The screens that open over the dashboard: run, question, log, queue, and help.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,10 +16,11 @@ use crate::ui::board;
 use crate::ui::rows::owner_line;
 use crate::ui::text::seconds;
 
-/// How many lines the sentence on a run may take.
+/// Maximum number of lines of the sentence that explains a run's state.
 const WHY: usize = 3;
 
-/// One run: why it is where it is, its steps as a tree, who works, and what happened last.
+/// Draws one run: an explanation of its state, its steps as a tree, the workers, and the last
+/// events.
 pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let detail = match &seen.detail {
         Some(Ok(detail)) => detail,
@@ -28,7 +29,7 @@ pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
     };
     let about = about(detail, seen, area.width.into());
     let (rows, workers) = (panels::steps(seen), panels::rows(seen, Panel::Workers, ""));
-    // What is least needed is the first to go where there is little room.
+    // If space is short, the workers go first, then the events.
     let room = usize::from(area.height).saturating_sub(about.len() + rows.len() + 3);
     let events = if room > detail.events.len() { detail.events.len() } else { 0 };
     let room = room.saturating_sub(events + 1);
@@ -58,7 +59,7 @@ pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
     }
 }
 
-/// What there is to say of a run before its steps.
+/// Returns the lines above the steps of a run.
 fn about(detail: &RunDetail, seen: &Seen, columns: usize) -> Vec<String> {
     let RunDetail { run, usage, .. } = detail;
     let mut lines = wrap(&board::why_run(detail), columns.saturating_sub(6));
@@ -82,7 +83,7 @@ fn text(lines: Vec<String>, style: Style, frame: &mut Frame, area: Rect) {
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
 }
 
-/// What is to be decided, and what an agent said before.
+/// Draws a question, and the diff or the agent's last answer.
 pub fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let Screen::Gate { run, node } = state.screen() else { return };
     let is_it = |gate: &&Gate| gate.run_id.as_str() == run && gate.node == *node;
@@ -129,14 +130,14 @@ pub fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rec
     text(lines, Style::new(), frame, area);
 }
 
-/// The end of a log, or as far above it as was scrolled.
+/// Draws the end of a log, or the part that the user scrolled to.
 pub fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let Some((lines, more)) = &seen.log else {
         return text(vec!["looking …".to_owned()], look.dim(), frame, area);
     };
     let columns = usize::from(area.width).saturating_sub(2);
     let room = usize::from(area.height).saturating_sub(1);
-    // From the end upwards, no further than is seen.
+    // Wrap lines from the end upward, only as many as are visible.
     let mut rows: Vec<String> = Vec::new();
     let mut left = lines.len();
     while left > 0 && rows.len() < room.saturating_add(state.up) {
@@ -162,7 +163,7 @@ pub fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
     frame.render_widget(Paragraph::new(shown), body);
 }
 
-/// The tasks of one inbox: first those that are held, then in the order of claims.
+/// Draws the tasks of one inbox: claimed tasks first, then waiting ones in claim order.
 pub fn queue(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let rows = panels::tasks(seen);
     let all = seen.tasks.as_ref().map_or(0, |(_, all)| *all);

@@ -1,4 +1,4 @@
-//! What is shown of all there is to see, and what keys make of that.
+//! The state of the screen, and how keys change it.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -8,7 +8,7 @@ use crate::ids::shown;
 use crate::ui::board::{Gate, RunView, StepShown};
 use crate::ui::cli::act::{Deed, Question};
 
-/// The lists of the board.
+/// The lists of the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Panel {
     Asks,
@@ -19,19 +19,19 @@ pub enum Panel {
 
 pub const PANELS: [Panel; 4] = [Panel::Asks, Panel::Runs, Panel::Workers, Panel::Queues];
 
-/// What fills the screen.
+/// The contents of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Screen {
     Board,
     Run {
         run: String,
     },
-    /// What is to be decided.
+    /// A question that awaits a decision.
     Gate {
         run: String,
         node: String,
     },
-    /// What a run prints, or a step of it.
+    /// The output of a run, or of one of its steps.
     Log {
         run: String,
         step: Option<String>,
@@ -42,7 +42,7 @@ pub enum Screen {
     Help,
 }
 
-/// A line that the person is about to type, or a question.
+/// A prompt for text, or a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asking {
     Filter(String),
@@ -54,17 +54,17 @@ pub enum Asking {
         asked: Question,
         text: String,
     },
-    /// Whether to do it.
+    /// A yes/no confirmation.
     Sure {
         deed: Deed,
         question: String,
     },
 }
 
-/// What a key asks for beyond the screen.
+/// A request that a key makes beyond a change of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Something else is shown: look at it.
+    /// The screen has changed, so start a scan for it.
     Look,
     Act(Deed),
     Leave,
@@ -74,26 +74,26 @@ pub enum Wish {
 
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The screens that were opened one over the other; the last is seen.
+    /// The stack of open screens. The last one is visible.
     pub screens: Vec<Screen>,
     pub panel: Panel,
-    /// What is chosen on each panel, in a run and in a queue, by its key.
+    /// Key of the selected row, for each panel, for a run, and for a queue.
     pub(super) chosen: [Option<String>; 6],
-    /// Where each of them stood when it was seen last.
+    /// Index of each selected row at the last scan.
     pub(super) places: [usize; 6],
-    /// What the question that is open was shown as when it was opened.
+    /// Digest of the open question at the time it was opened.
     pub(super) looked: Option<String>,
-    /// What was chosen went away by itself: the next key that does something is held back once.
+    /// Description of a selected row that disappeared. The next action key is rejected once.
     pub(super) gone: Option<String>,
     pub filter: String,
     pub asking: Option<Asking>,
-    /// What was said last, and whether it was a refusal.
+    /// The last message, and true if it was a refusal.
     pub said: Option<(String, bool)>,
-    /// What is being done.
+    /// Description of the action in progress.
     pub doing: Option<String>,
-    /// How many rows the log was scrolled up; none while it is followed.
+    /// Number of rows that the log is scrolled up; 0 while it is followed.
     pub up: usize,
-    /// How many lines the open question was scrolled down.
+    /// Number of lines that the open question is scrolled down.
     pub down: usize,
 }
 
@@ -125,7 +125,7 @@ impl State {
         self.screens.last().unwrap_or(&Screen::Board)
     }
 
-    /// The rows that can be chosen among now, with their keys.
+    /// Returns the rows that can be selected on the current screen.
     fn rows(&self, seen: &Seen) -> Vec<Row> {
         match self.screen() {
             Screen::Board => panels::rows(seen, self.panel, &self.filter),
@@ -143,15 +143,17 @@ impl State {
         }
     }
 
-    /// Which of the rows is chosen: the one that was, or what goes on, or the first.
+    /// Returns the index of the selected row: the previous selection, else the current step, else
+    /// 0.
     pub fn place(&self, slot: usize, rows: &[Row]) -> usize {
         let chosen = self.chosen[slot].as_ref();
         let known = chosen.and_then(|key| rows.iter().position(|row| row.key == *key));
         known.or_else(|| rows.iter().position(|row| row.current)).unwrap_or(0)
     }
 
-    /// Fits the state to what was seen. What is chosen stays chosen while it is there; where it
-    /// went away by itself, its neighbour is chosen, and whoever was about to act is told first.
+    /// Adapts the state to a new scan. A selected row stays selected while it exists. If it
+    /// disappears, its neighbor is selected, and the next action key is rejected once with a
+    /// message.
     pub fn settle(&mut self, seen: &Seen) {
         match self.screen().clone() {
             Screen::Board => self.settle_board(seen),
@@ -167,7 +169,7 @@ impl State {
                     self.gone = Some(format!("what `{node}` asked when you opened it"));
                 }
             }
-            // In a run what goes on is chosen, until a person chooses.
+            // In a run, the current step is selected until the user selects another.
             Screen::Run { .. } | Screen::Log { .. } | Screen::Help => {}
         }
     }
@@ -178,7 +180,7 @@ impl State {
             let rows = panels::rows(seen, panel, &self.filter);
             let hidden = |key: &str| all.iter().any(|row| row.key == key);
             if rows.is_empty() && panel == self.panel && panel != Panel::Runs {
-                // A list that is gone cannot be chosen from.
+                // Nothing can be selected in a list that is no longer shown.
                 let (slot, was) = (panel as usize, self.chosen[panel as usize].take());
                 self.places[slot] = 0;
                 self.panel = Panel::Runs;
@@ -189,7 +191,8 @@ impl State {
         }
     }
 
-    /// Keeps what is chosen in a list, or chooses the neighbour of what is gone.
+    /// Keeps the selection in a list. If the selected row is gone, selects its neighbor; if the
+    /// filter hides it, changes nothing.
     fn pin(&mut self, slot: usize, rows: &[Row], is_gone: impl Fn(&str) -> bool) {
         let Some(last) = rows.len().checked_sub(1) else { return };
         let known = self.chosen[slot].as_ref();
@@ -234,7 +237,7 @@ impl State {
         self.gone = None;
     }
 
-    /// The run that keys are about.
+    /// Returns the run that keys apply to.
     pub(super) fn run(&self, seen: &Seen) -> Option<String> {
         match self.screen() {
             Screen::Run { run } | Screen::Gate { run, .. } | Screen::Log { run, .. } => {
@@ -248,10 +251,10 @@ impl State {
         }
     }
 
-    /// The question that is meant, as it is on the screen now; or why none is.
+    /// Returns the question that keys apply to, as it is on the screen now, or an error message.
     fn gate(&self, seen: &Seen) -> Result<Question, String> {
         let run = self.run(seen).ok_or("choose what is to be decided under ASKS")?;
-        // Where one question alone is looked at, no other is meant.
+        // If the screen shows a single question, do not fall back to another one.
         let (named, alone) = match self.screen() {
             Screen::Gate { node, .. } => (Some(node.clone()), true),
             Screen::Board if self.panel == Panel::Asks => {
@@ -310,7 +313,7 @@ impl State {
     }
 }
 
-/// What a row was, by its key.
+/// Describes a row by its key.
 fn told(key: &str) -> String {
     match panels::asked(key) {
         Some((run, node)) => format!("`{}` of run {run}", shown(node)),
@@ -318,7 +321,7 @@ fn told(key: &str) -> String {
     }
 }
 
-/// Folds a key into the state.
+/// Applies a key to the state. Returns a request to the caller, if any.
 pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
     state.settle(seen);
     if key.modifiers.contains(KeyModifiers::CONTROL) {
@@ -348,7 +351,7 @@ pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
     }
 }
 
-/// Keys that move.
+/// Handles keys that move the selection or open a screen.
 fn go(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Wish> {
     match code {
         KeyCode::Up | KeyCode::Char('k') => state.choose(seen, -1),
@@ -365,7 +368,7 @@ fn go(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Wish> {
     None
 }
 
-/// Goes to the next panel that has something on it.
+/// Switches to the next panel that is not empty.
 fn turn(state: &mut State, seen: &Seen, by: usize) {
     if *state.screen() != Screen::Board {
         return;
@@ -411,7 +414,8 @@ fn enter(state: &mut State, seen: &Seen) -> Option<Wish> {
     wish
 }
 
-/// The step whose log is meant: a loop prints nothing itself, so the whole run is shown.
+/// Returns the step whose log to show, or `None` to show the whole run. A loop prints nothing
+/// itself.
 fn printing(seen: &Seen, step: &str) -> Option<String> {
     let detail = seen.detail.as_ref()?.as_ref().ok()?;
     let found = detail.steps.iter().find(|one| one.step == step)?;
@@ -419,7 +423,7 @@ fn printing(seen: &Seen, step: &str) -> Option<String> {
     prints.then(|| step.to_owned())
 }
 
-/// Keys that do something, if this is one.
+/// Handles action keys. Returns `None` for any other key.
 fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
     let KeyCode::Char(letter) = code else { return None };
     if "axcr".contains(letter)
@@ -453,7 +457,7 @@ fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
     })
 }
 
-/// Asks for a comment to approve with. A merge is approved only where its change is on the screen.
+/// Prompts for an approval comment. A merge can be approved only while its diff is on the screen.
 fn approve(state: &mut State, seen: &Seen, asked: Question) -> Option<Wish> {
     let gate = seen.gates_of(&asked.run).find(|gate| gate.shown == asked.shown);
     if gate.is_some_and(|gate| gate.diff_unreadable) {
@@ -511,7 +515,7 @@ fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
     }
 }
 
-/// Scrolls the open question. Returns whether the key does that.
+/// Scrolls the open question. Returns true if it handled the key.
 fn scroll_gate(state: &mut State, seen: &Seen, code: KeyCode) -> bool {
     let Screen::Gate { run, node } = state.screen() else { return false };
     let gate = seen.gates.iter().find(|gate| gate.run_id.as_str() == run && gate.node == *node);
@@ -531,7 +535,7 @@ fn scroll_gate(state: &mut State, seen: &Seen, code: KeyCode) -> bool {
     true
 }
 
-/// Keys of the log.
+/// Handles keys in a log.
 fn scroll(state: &mut State, code: KeyCode) -> Option<Wish> {
     let page = PAGE.unsigned_abs();
     match code {
@@ -546,7 +550,7 @@ fn scroll(state: &mut State, code: KeyCode) -> Option<Wish> {
     None
 }
 
-/// A key while something is asked.
+/// Handles a key while a prompt is open.
 fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
     match (asking, key.code) {
         (Asking::Filter(_), KeyCode::Esc) => {
@@ -580,7 +584,7 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
                 KeyCode::Char(letter) => text.push(letter),
                 _ => {}
             }
-            // What is typed is seen at once.
+            // The filter applies while the user types.
             if let Asking::Filter(text) = &asking {
                 state.filter = text.clone();
             }
@@ -590,7 +594,7 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
     }
 }
 
-/// Whoever is to do better must know why.
+/// Rejects the question if the reason is not empty: the agent that tries again needs it.
 fn reason(state: &mut State, asking: Asking) -> Option<Wish> {
     let Asking::Reason { asked, text } = &asking else { return None };
     if text.trim().is_empty() {

@@ -1,4 +1,4 @@
-//! Text that fits: cut to a width, in columns, and free of what would play with a terminal.
+//! Text layout by display width, and removal of terminal control characters.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
@@ -6,12 +6,12 @@ use ratatui::text::Span;
 use crate::ansi;
 use crate::ui::talk::tame;
 
-/// How many columns a text takes.
+/// Returns the width of a text in columns.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text cut to a width, with a sign that it was.
+/// Truncates a text to a width and marks the cut with `…`. Removes control characters.
 pub fn cut(text: &str, most: usize) -> String {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
     if width(&clean) <= most {
@@ -32,14 +32,14 @@ pub fn cut(text: &str, most: usize) -> String {
     short
 }
 
-/// A text cut or filled up to a width.
+/// Truncates or pads a text to a width.
 pub fn fit(text: &str, columns: usize) -> String {
     let mut text = cut(text, columns);
     text.push_str(&" ".repeat(columns.saturating_sub(width(&text))));
     text
 }
 
-/// A text in lines of a width, broken between words where it can be.
+/// Wraps a text at a width, between words if possible.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
@@ -54,7 +54,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
                 lines.push(String::new());
                 continue;
             }
-            // A word that is wider than a line is broken.
+            // Split a word that is wider than a line.
             let end = fits(word, columns);
             line.push_str(&word[..end]);
             word = &word[end..];
@@ -67,7 +67,7 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// How many bytes of a text fit into columns, and at least a letter.
+/// Returns how many bytes of a text fit into `columns`; at least one character.
 fn fits(text: &str, columns: usize) -> usize {
     let mut taken = 0;
     for (at, letter) in text.char_indices() {
@@ -79,7 +79,7 @@ fn fits(text: &str, columns: usize) -> usize {
     text.len()
 }
 
-/// Makes a line that another program printed safe to draw: without escape sequences and control
+/// Makes a line that another program printed safe to draw: removes escape sequences and control
 /// characters.
 pub fn printed(line: &str) -> String {
     let mut clean = String::new();
@@ -93,7 +93,7 @@ pub fn printed(line: &str) -> String {
     clean
 }
 
-/// How the words for states look. Where there is no colour, what needs somebody is bold.
+/// Returns the style of a state label. States that need attention are bold, also without color.
 pub fn style_of(word: &str, colour: bool) -> Style {
     let (tint, modifier) = match word.split(',').next().unwrap_or_default() {
         "running" | "alive" => (Some(Color::Cyan), Modifier::empty()),

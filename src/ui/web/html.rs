@@ -1,9 +1,9 @@
-//! HTML, written piece by piece.
+//! Builds HTML piece by piece.
 //!
-//! **Invariant:** markup is what is written in this program; all else is text. [`Html::raw`] takes
-//! nothing but literals, so a name, an output or a path of somebody's has no way to a page that
-//! does not escape it. Letters that move a cursor or turn the direction of a text are shown as
-//! `\u{fffd}`: what a person is asked to approve must read as it is.
+//! **Invariant:** only literals of this program become markup; everything else is text.
+//! [`Html::raw`] accepts only literals, so a name, an output, or a path always reaches a page
+//! escaped. Characters that move a cursor or change the text direction are shown as `\u{fffd}`: a
+//! text that a user approves must read as it is.
 
 use crate::ansi;
 use crate::ui::talk::tame;
@@ -13,22 +13,22 @@ use std::fmt::{Display, Write as _};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Html(String);
 
-/// What an element has: a name that is written here, and any value.
+/// An attribute: a literal name and any value.
 pub type Attribute<'a> = (&'static str, &'a dyn Display);
 
 impl Html {
-    /// Markup that is written in this program.
+    /// Appends markup from a literal.
     pub fn raw(&mut self, markup: &'static str) -> &mut Html {
         self.0.push_str(markup);
         self
     }
 
-    /// Whether it has markup that is written in this program. Text has none: it is escaped.
+    /// Returns true if the piece contains this markup. Escaped text never matches.
     pub fn has(&self, markup: &'static str) -> bool {
         self.0.contains(markup)
     }
 
-    /// Text of anybody's.
+    /// Appends untrusted text, escaped.
     pub fn text(&mut self, text: impl Display) -> &mut Html {
         let mut out = Escaping(&mut self.0);
         // Writing to a string does not fail.
@@ -57,7 +57,7 @@ impl Html {
         self
     }
 
-    /// An element with text in it.
+    /// Appends an element with attributes and text.
     pub fn element(
         &mut self,
         tag: &'static str,
@@ -67,7 +67,7 @@ impl Html {
         self.open(tag, attributes).text(text).close(tag)
     }
 
-    /// An element with text and nothing else.
+    /// Appends an element with text and no attributes.
     pub fn plain(&mut self, tag: &'static str, text: impl Display) -> &mut Html {
         self.element(tag, &[], text)
     }
@@ -77,7 +77,7 @@ impl Html {
         self
     }
 
-    /// A picture that [`crate::ui::graph::svg`] has drawn, which escapes for itself.
+    /// Appends a picture from [`crate::ui::graph::svg`], which escapes its text itself.
     pub fn picture(&mut self, svg: &str) -> &mut Html {
         self.0.push_str(svg);
         self
@@ -92,7 +92,7 @@ impl Html {
     }
 }
 
-/// Escapes what is written to it.
+/// A writer that escapes the text written to it.
 struct Escaping<'a>(&'a mut String);
 
 impl std::fmt::Write for Escaping<'_> {
@@ -113,13 +113,14 @@ impl std::fmt::Write for Escaping<'_> {
     }
 }
 
-/// Letters that are no text: they steer a terminal, or turn the order of what stands around them.
+/// Returns true for characters that are not text: they control a terminal or change the order of
+/// the text around them.
 fn is_treacherous(letter: char) -> bool {
     tame(letter) != letter || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
 }
 
-/// What a program printed for a terminal, as text: without colours and titles, and of a line that
-/// was written over itself the last state.
+/// Converts terminal output to text: removes colors and titles, and keeps only the last state of a
+/// line that overwrites itself.
 pub fn printed(text: &str) -> String {
     let text = ansi::strip(text);
     let mut out = String::with_capacity(text.len());
@@ -135,7 +136,7 @@ pub fn printed(text: &str) -> String {
     out
 }
 
-/// A part of a path in an address: letters, digits and `-._~` as they are.
+/// Encodes one part of a URL path. Letters, digits, and `-._~` stay unchanged.
 pub fn part(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {

@@ -1,5 +1,5 @@
-//! Pages: what there is to see, as HTML that needs no script. The style sheet and the few lines of
-//! script are files beside this one, built in.
+//! HTML pages that work without scripts. The style sheet and the short scripts are files in this
+//! directory, compiled into the program.
 
 pub mod html;
 pub mod parts;

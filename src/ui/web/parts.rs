@@ -1,4 +1,4 @@
-//! Parts that pages share: states, times, texts of others, pictures, steps.
+//! Elements that pages share: states, times, excerpts, graphs, and steps.
 
 use std::fmt::Display;
 
@@ -12,18 +12,18 @@ use crate::ui::report::excerpt::Excerpt;
 use crate::ui::report::{Asked, AttemptReport, ErrorReport, LogReport, Report, StepReport};
 use crate::ui::text::seconds;
 
-/// How many bars a timeline has at most.
+/// Maximum number of bars in a timeline.
 const BARS: usize = 250;
 
-/// Where a file of the run can be read, where it can.
+/// Returns the URL of a file of the run, or `None` if the page cannot link to it.
 pub type Href<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A state, as a word with a sign.
+/// Writes a state label.
 pub fn state(out: &mut Html, word: &'static str) {
     out.element("span", &[("class", &format!("state {word}"))], word);
 }
 
-/// A moment, to the second.
+/// Writes a time, to the second.
 pub fn time(out: &mut Html, at: Time) {
     let full = at.to_second();
     let shown = full.replace('T', " ");
@@ -38,12 +38,12 @@ pub fn fact(out: &mut Html, name: &'static str, value: impl Display, more: Optio
     out.raw("</dd></div>");
 }
 
-/// The path of a file as an address, part by part.
+/// Converts a file path to a URL path, encoding each part.
 pub fn address(file: &str) -> String {
     file.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// A text of somebody's, with what was left out of it, and where the whole is.
+/// Writes an excerpt of untrusted text, the size of any omitted part, and a reference to the file.
 pub fn excerpt(out: &mut Html, name: &str, note: &str, text: &Excerpt, href: Href) {
     out.raw("<figure><figcaption>").plain("b", name);
     if !note.is_empty() {
@@ -67,7 +67,7 @@ pub fn excerpt(out: &mut Html, name: &str, note: &str, text: &Excerpt, href: Hre
     out.raw("</figure>");
 }
 
-/// How long something is, in words.
+/// Formats a size in bytes.
 pub fn bytes(count: u64) -> String {
     match count {
         1 => "1 byte".to_owned(),
@@ -82,7 +82,7 @@ pub fn graph(out: &mut Html, graph: &Graph, link: &dyn Fn(&str) -> Option<String
     out.raw("<div class=\"canvas\">").picture(&picture).raw("</div>");
 }
 
-/// A bar for each execution, from the beginning of the run to its end.
+/// Writes a bar for each execution, on a scale from the start of the run to `until`.
 pub fn timeline(out: &mut Html, report: &Report, until: Time) {
     let from = report.began;
     let mut bars: Vec<(&StepReport, &AttemptReport)> = report
@@ -123,7 +123,7 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
         out.element("td", &[("class", &"small")], attempt.outcome.word()).raw("</tr>");
     }
     out.raw("</table></div>");
-    // Those of steps that are not told are counted too.
+    // Executions of steps that the report omits count too.
     let more = report.counts.executions - bars.len().min(BARS);
     if more > 0 {
         let more = format!("and {}", counted(more, "more execution"));
@@ -131,7 +131,7 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
     }
 }
 
-/// Which execution it is: `2`, or `2.3` for the third of attempt 2.
+/// Returns the label of an execution: `2`, or `2.3` for the third execution of attempt 2.
 fn which(one: &AttemptReport) -> String {
     match one.execution {
         1 => one.attempt.to_string(),
@@ -139,18 +139,18 @@ fn which(one: &AttemptReport) -> String {
     }
 }
 
-/// What a step cost, in a few words.
+/// Returns the cost of a step, or an empty text if it is unknown.
 pub fn cost(usage: &Spent) -> String {
     let known = usage.usage.cost_usd.is_some() || usage.usage.input_tokens.is_some();
     if known { board::words(&usage.usage) } else { String::new() }
 }
 
-/// What a step is called in an address of its page.
+/// Returns the id of a step's element, for use as a URL fragment.
 pub fn anchor(path: &str) -> String {
     format!("step-{path}")
 }
 
-/// A step, closed unless something is wrong with it or goes on.
+/// Writes a step. It is expanded if the step failed, runs, asks, or was interrupted.
 pub fn step(out: &mut Html, step: &StepReport, href: Href) {
     let open = matches!(
         step.view.state,
@@ -178,7 +178,7 @@ fn what(step: &StepReport) -> String {
     }
 }
 
-/// What stands at the end of a step's line.
+/// Returns the text at the end of a step's summary line.
 fn rest(step: &StepReport) -> String {
     let mut words = Vec::new();
     words.extend(step.view.item.clone());
@@ -234,7 +234,7 @@ fn inside(out: &mut Html, step: &StepReport, href: Href) {
         out.text(format!("Worked in {} on {}{at}{dirty}.", tree.path, tree.branch)).raw("</p>");
     }
     for log in &step.logs {
-        // What is the output was shown already.
+        // Omit a log that equals the output shown above.
         let same = step.output.as_ref().is_some_and(|output| {
             log.stream == "stdout"
                 && output.left_out == 0

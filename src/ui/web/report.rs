@@ -1,7 +1,7 @@
-//! The report of a run as one HTML file that needs nothing beside it.
+//! The report of a run as one self-contained HTML file.
 //!
-//! **Invariant:** nothing is fetched and nothing but our own few lines of script runs: the page's
-//! own policy names their digest and forbids all else.
+//! **Invariant:** the page loads nothing and runs only its own script: its policy names the digests
+//! of its script and style and forbids everything else.
 
 use super::html::Html;
 use super::parts;
@@ -18,7 +18,7 @@ use crate::ui::text::seconds;
 pub const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("report.js");
 
-/// The whole file. `href` says where a file of the run is, seen from where the page lies.
+/// Returns the whole file. `href` returns the URL of a file of the run, relative to the page.
 pub fn page(report: &Report, href: parts::Href) -> String {
     let title = title(report);
     let policy = format!(
@@ -46,12 +46,12 @@ pub fn page(report: &Report, href: parts::Href) -> String {
     out.into_string()
 }
 
-/// What the workflow is called.
+/// Returns the name of the workflow, or its file if it has none.
 pub fn title(report: &Report) -> String {
     report.name.clone().unwrap_or_else(|| report.run.workflow_file.clone())
 }
 
-/// What it is, how it stands, and the figures.
+/// Writes the title, state, explanation, and figures of a run.
 pub fn head(out: &mut Html, report: &Report, title: &str) {
     let run = &report.run;
     out.raw("<header><p class=\"over\">").text("run ").plain("code", &run.run_id);
@@ -112,7 +112,7 @@ fn body(out: &mut Html, report: &Report, href: parts::Href) {
     events(out, report);
 }
 
-/// Up to when something happened.
+/// Returns the end of the time span that the report covers.
 pub fn until(report: &Report) -> Time {
     report.began.plus_ms(report.duration_ms)
 }
@@ -131,7 +131,7 @@ fn waiting(out: &mut Html, gate: &Gate) {
     out.plain("pre", words).raw("</div>");
 }
 
-/// What a person is asked, with what they are to judge.
+/// Writes a question and the texts that the user needs to judge it.
 pub fn question(out: &mut Html, gate: &Gate) {
     out.raw("<h3>").plain("bdi", &gate.node).raw("</h3>");
     if let Some(said) = &gate.said {
@@ -252,7 +252,7 @@ pub fn steps(out: &mut Html, report: &Report, href: parts::Href) {
     out.raw("</div>");
 }
 
-/// What the run was begun with.
+/// Writes the inputs of the run.
 fn began_with(out: &mut Html, report: &Report, href: parts::Href) {
     out.raw("<h2 id=\"begun\">What it was begun with</h2>");
     if let Some(request) = &report.request {

@@ -1,7 +1,6 @@
-//! The pages that are served: the board, a run, a log, inboxes, a task, workers.
+//! The pages of the web server: dashboard, run, log, inboxes, task, and workers.
 //!
-//! **Invariant:** whatever changes something is a form that is posted, with the word of its
-//! session.
+//! **Invariant:** every change is made by a posted form that carries the token of its session.
 
 use std::fmt::Display;
 
@@ -17,19 +16,19 @@ use crate::ui::text::whole_seconds;
 
 pub const SCRIPT: &str = include_str!("live.js");
 
-/// Where somebody is, and how many questions wait.
+/// Data that every page needs.
 pub struct Frame<'a> {
     pub title: &'a str,
     pub here: &'a str,
     pub waiting: usize,
-    /// The word that forms carry.
+    /// The form token of the session.
     pub word: &'a str,
     pub workspace: &'a str,
 }
 
 impl Frame<'_> {
-    /// A whole page. It loads itself again where no script runs, unless something can be typed
-    /// into it, which would be lost.
+    /// Returns a whole page. Without scripts, the page reloads itself, unless it has a text field,
+    /// whose contents a reload would lose.
     pub fn page(&self, body: &Html) -> String {
         let mut out = Html::default();
         out.raw("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
@@ -78,7 +77,7 @@ impl Frame<'_> {
         out.raw("<span id=\"live\" class=\"live\"></span></nav></div>");
     }
 
-    /// The beginning of a form that does something.
+    /// Writes the opening tags of a form that performs an action.
     fn form(&self, out: &mut Html, action: &str) {
         out.open("form", &[("method", &"post"), ("action", &action)]);
         out.open("input", &[("type", &"hidden"), ("name", &"word"), ("value", &self.word)]);
@@ -89,7 +88,7 @@ impl Frame<'_> {
         out.element("button", &[("class", &class)], name).raw("</form>");
     }
 
-    /// A button that asks first: it opens, and what it opens does it.
+    /// Writes a button with a confirmation: it expands to the button that performs the action.
     fn sure(&self, out: &mut Html, action: &str, name: &'static str, question: &'static str) {
         out.raw("<details class=\"sure\" id=\"sure\"><summary class=\"button no\">");
         out.text(name).raw("</summary><p>").text(question).raw("</p>");
@@ -97,7 +96,7 @@ impl Frame<'_> {
         out.raw("</details>");
     }
 
-    /// A question with what is to be judged, and both answers.
+    /// Writes a question with the texts to judge, and the buttons for both answers.
     fn gate(&self, out: &mut Html, gate: &Gate, with_run: bool) {
         let id = part(gate.run_id.as_str());
         let key = part(&format!("{}-{}-{}", gate.run_id, gate.step, gate.attempt));
@@ -346,7 +345,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    /// What could not be shown or done, and where to go on.
+    /// Returns the page for a failed request, with a link back.
     pub fn refused(&self, message: &str, back: &str) -> String {
         let mut out = Html::default();
         out.raw("<h1>That did not work</h1>");
@@ -356,30 +355,30 @@ impl Frame<'_> {
     }
 }
 
-/// What is on the board.
+/// The contents of the dashboard.
 pub struct BoardPage<'a> {
     pub gates: &'a [Gate],
     pub runs: &'a [RunView],
     pub runs_kept: usize,
     pub inboxes: &'a [InboxView],
     pub workers: &'a [WorkerView],
-    /// Providers that are at a limit or suspended, a sentence each.
+    /// Providers that are at a limit or suspended, one sentence each.
     pub parked: &'a [String],
     pub failed_tasks: usize,
     pub now: Time,
 }
 
-/// The ends of what a step printed.
+/// The end of each output stream of a step.
 pub struct LogPage {
     pub stdout: Option<Excerpt>,
     pub stderr: Option<Excerpt>,
-    /// How far each was read.
+    /// Offsets up to which stdout and stderr were read.
     pub from: (u64, u64),
-    /// Whether more may come.
+    /// True if more output may follow.
     pub more: bool,
 }
 
-/// Where a log of a run is shown; other files are not.
+/// Returns the URL of the page for a log file, or `None` for other files.
 fn log_page(run: &str, file: &str) -> Option<String> {
     let name = file.strip_prefix("logs/")?;
     let step = name.strip_suffix(".stdout").or(name.strip_suffix(".stderr"))?;
@@ -462,7 +461,7 @@ fn task_row(out: &mut Html, task: &TaskView) {
     out.raw("</tr>");
 }
 
-/// The page for those who are not let in.
+/// Returns the login page.
 pub fn stranger(words: &str) -> String {
     let mut out = Html::default();
     out.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");

@@ -1,4 +1,4 @@
-//! Streams without an end: that something has changed, and what a step prints.
+//! Event streams: change notifications, and the output of a step.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,15 +13,15 @@ use crate::ui::board::{Standing, StepShown};
 use crate::ui::report::excerpt;
 use crate::ui::web::html::printed;
 
-/// How long a stream may be silent: whoever has left is noticed by then.
+/// Maximum silence of a stream. A closed connection is detected by then.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How often a log is looked at, and how often whether more can come.
+/// Interval for reading a log, and for checking whether the step may print more.
 const LOOK: Duration = Duration::from_millis(250);
 const ASK: Duration = Duration::from_secs(1);
-/// How much is read at once.
+/// Maximum number of bytes to read at once.
 const PIECE: usize = 256 << 10;
 
-/// Tells whoever looks on that something has changed.
+/// Sends an event for each change of the workspace.
 pub fn changes(house: &House, to: &mut impl Write) -> io::Result<()> {
     let _onlooker = house.live.join();
     let mut heard = house.live.bell.rings();
@@ -39,14 +39,14 @@ pub fn changes(house: &House, to: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Which log is followed, and from where.
+/// A log to follow, and the offsets to start from (stdout, stderr).
 pub struct Log {
     pub id: RunId,
     pub name: String,
     pub from: (u64, u64),
 }
 
-/// One stream of a step.
+/// One output stream of a step.
 struct Stream {
     kind: &'static str,
     at: u64,
@@ -54,7 +54,7 @@ struct Stream {
     agent: Option<provider::Stream>,
 }
 
-/// Sends what a step prints until nothing more can come.
+/// Sends the output of a step until the step cannot print more.
 pub fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
     let adapter = adapter(house, log);
     let mut streams = [("stdout", log.from.0), ("stderr", log.from.1)].map(|(kind, at)| {
@@ -81,7 +81,7 @@ pub fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
             return to.flush();
         }
         if said || spoke.elapsed() > SILENCE {
-            // Where to go on, should the connection break.
+            // The event id lets the browser continue here after a broken connection.
             write!(to, "id: {},{}\n\n", streams[0].at, streams[1].at)?;
             to.flush()?;
             spoke = Instant::now();
@@ -91,7 +91,8 @@ pub fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends what is new of one stream, whole lines of it unless all is wanted. Says whether it did.
+/// Sends new output of one stream: whole lines, or everything if `all`. Returns true if it sent
+/// any.
 fn send(
     house: &House,
     log: &Log,
@@ -106,7 +107,7 @@ fn send(
     let there = file.metadata()?;
     let another = stream.inode.is_some_and(|inode| inode != there.ino());
     if another || there.len() < stream.at {
-        // The step is tried again, in a file of its own.
+        // The step was retried, and the new attempt has its own file.
         stream.at = 0;
         write!(to, "event: reset-{}\ndata: again\n\n", stream.kind)?;
     }
@@ -122,13 +123,14 @@ fn send(
         }
         None => String::from_utf8_lossy(&bytes).into_owned(),
     };
-    // In JSON nothing of it can be taken for the end of an event.
+    // JSON encoding keeps the text from ending the event.
     let text = serde_json::to_string(&printed(&text)).unwrap_or_default();
     write!(to, "event: {}\ndata: {text}\n\n", stream.kind)?;
     Ok(true)
 }
 
-/// Sends all of what was printed where that is short: its log was a draft, and is gone.
+/// Sends the whole output of a step whose log file is gone: short output is stored in the state of
+/// the run instead.
 fn send_short(house: &House, log: &Log, out: &Stream, to: &mut impl Write) -> io::Result<()> {
     let root = house.around.state_dir.join(log.id.as_str());
     if excerpt::open(&root, &format!("logs/{}.stdout", log.name)).is_ok() || out.agent.is_some() {
@@ -139,7 +141,7 @@ fn send_short(house: &House, log: &Log, out: &Stream, to: &mut impl Write) -> io
     write!(to, "event: reset-stdout\ndata: again\n\nevent: stdout\ndata: {text}\n\n")
 }
 
-/// What a file has from there on: whole lines, unless all is wanted or a line is very long.
+/// Reads from offset `at`: whole lines, unless `all` is set or a line exceeds [`PIECE`].
 fn piece(file: &File, at: u64, all: bool) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; PIECE];
     let read = file.read_at(&mut bytes, at)?;
@@ -151,7 +153,7 @@ fn piece(file: &File, at: u64, all: bool) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How what a step prints is read.
+/// Returns the adapter that parses the output of a step.
 pub fn adapter(house: &House, log: &Log) -> Kind {
     let opened = house.board().ok().and_then(|board| board.open(&log.id).ok());
     let found = opened.and_then(|(plan, _)| {
@@ -161,7 +163,7 @@ pub fn adapter(house: &House, log: &Log) -> Kind {
     found.unwrap_or(Kind::Plain)
 }
 
-/// Whether more may be printed.
+/// Returns true if the step may print more.
 pub fn goes_on(house: &House, log: &Log) -> bool {
     let Ok(board) = house.board() else { return true };
     let Ok(detail) = board.detail(&log.id) else { return false };
@@ -170,7 +172,7 @@ pub fn goes_on(house: &House, log: &Log) -> bool {
     let state = detail.steps.iter().find(|step| step.step == log.name).map(|step| step.state);
     let open = match state {
         Some(state) => !state.is_over(),
-        // A step of an item that is over is not on the board, nor is an earlier attempt.
+        // The board omits steps of finished items and earlier attempts.
         None => false,
     };
     open && (driven || matches!(state, Some(StepShown::Running)))

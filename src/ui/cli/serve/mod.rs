@@ -1,9 +1,9 @@
-//! `orchestrate serve`: the board in a browser. What it shows is what the verbs show; what it does
-//! it lets the verbs do.
+//! `orchestrate serve`: the dashboard in a browser. It shows the same data as the verbs, and runs
+//! the verbs to perform actions.
 //!
-//! One thread accepts connections, each is served by a thread of its own, and one more watches the
-//! workspace while somebody looks. Nothing is kept but who is logged in: a server that is killed
-//! loses nothing, and any number may serve one workspace.
+//! One thread accepts connections, each connection has its own thread, and one more thread watches
+//! the workspace while a browser is connected. The server keeps only login sessions, so a killed
+//! server loses nothing, and several servers may serve one workspace.
 
 mod follow;
 mod routes;
@@ -29,11 +29,11 @@ use crate::ui::serve::http::{Answer, Connection, Fault};
 use crate::ui::serve::live::Live;
 use routes::{House, Reply, refusal_at};
 
-/// How many connections are served at once.
+/// Maximum number of concurrent connections.
 const CONNECTIONS: usize = 96;
-/// How long requests that are being answered may take when it ends.
+/// Time that pending requests get to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long somebody who has clicked waits for what came of it.
+/// Time that a browser waits for the result of an action.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(clap::Args, Clone, Debug)]
@@ -101,7 +101,7 @@ fn host_name(ip: IpAddr) -> String {
     }
 }
 
-/// Under which name this machine reaches itself where it listens.
+/// Returns the host name that reaches `ip` from this machine.
 fn reached_by(ip: IpAddr) -> String {
     match ip {
         ip if !ip.is_unspecified() => host_name(ip),
@@ -132,11 +132,12 @@ fn tell(
     Ok(())
 }
 
-/// The token, in a file that only its user can read, as long as it is worth something.
+/// The file that holds the token. Only its owner can read it, and it is removed on drop.
 struct TokenFile(PathBuf);
 
 impl TokenFile {
-    /// Keeps it, unless nothing may be written here: then it is only told.
+    /// Writes the file. Returns `None` with a warning if the directory is not writable; the token
+    /// is then only printed.
     fn write(around: &Surroundings, port: u16, token: &str) -> Result<Option<TokenFile>, Failure> {
         let dir = around.workspace.join(".orchestrate");
         let file = dir.join(format!("serve-{port}.token"));
@@ -179,7 +180,7 @@ fn accept(listener: &TcpListener, house: &Arc<House>, busy: &Arc<AtomicUsize>) {
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            // Too many files are open, or somebody has left already.
+            // Too many files are open, or the client has already disconnected.
             Err(_) => {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
@@ -190,7 +191,7 @@ fn accept(listener: &TcpListener, house: &Arc<House>, busy: &Arc<AtomicUsize>) {
             continue;
         };
         let (house, busy) = (house.clone(), busy.clone());
-        // Where no thread can be started, whoever came is let go with the seat.
+        // If no thread can be started, dropping the seat and the stream closes the connection.
         let _ = std::thread::Builder::new()
             .name("connection".into())
             .spawn(move || serve(stream, &seat, &house, &busy));
@@ -228,7 +229,7 @@ fn serve(stream: TcpStream, seat: &Seat, house: &House, busy: &AtomicUsize) {
             _ => false,
         };
         busy.fetch_sub(1, Ordering::SeqCst);
-        // Whoever looks on does not keep the server from ending.
+        // Streams do not count as busy, so they do not delay the shutdown.
         match reply {
             Reply::Answer(_) => {}
             Reply::Live => {

@@ -1,7 +1,6 @@
-//! What is asked for, and what is answered.
+//! Request routing and responses.
 //!
-//! **Invariant:** GET changes nothing. Everything that does is a POST, after [`Access`] has said
-//! that it may be.
+//! **Invariant:** GET changes nothing. Every change is a POST that [`Access`] has authorized.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ use crate::ui::web;
 use crate::ui::web::html::part;
 use crate::ui::web::served::{self, BoardPage, Frame, LogPage};
 
-/// How many runs and tasks a page shows.
+/// Maximum number of runs and tasks on a page.
 const RUNS: usize = 50;
 const TASKS: usize = 50;
 
@@ -47,7 +46,7 @@ pub enum Reply {
     Follow(Log),
 }
 
-/// Why something is not shown or not done.
+/// An error response: HTTP status and message.
 struct No {
     status: u16,
     message: String,
@@ -81,7 +80,7 @@ impl From<std::io::Error> for No {
 }
 
 impl House {
-    /// The board as it is now.
+    /// Reads the current board.
     pub fn board(&self) -> Result<Board, Failure> {
         show::board(&self.around, show::queue_if_any(&self.around)?)
     }
@@ -90,7 +89,7 @@ impl House {
         self.hands.act(&self.around, deed)
     }
 
-    /// Whether somebody has shown who they are.
+    /// Returns true if the request is authenticated.
     pub fn knows(&self, request: &Request) -> bool {
         self.access.check_host(request).is_ok() && self.access.caller(request).is_ok()
     }
@@ -162,7 +161,7 @@ impl House {
         page(&Frame { title, here, waiting, word, workspace: &workspace })
     }
 
-    /// A run, by its id, the beginning of it, or `latest`.
+    /// Resolves a run by its id, a prefix of its id, or `latest`.
     fn run_id(&self, board: &Board, name: &str) -> Result<RunId, No> {
         let id = common::find_run(&self.around, name).ok().map(|(id, _)| id);
         let id = id.filter(|id| board.run_root(id).is_dir());
@@ -179,7 +178,8 @@ impl House {
             ["runs", id] => self.run_page(&board, &self.run_id(&board, id)?, word)?,
             ["runs", id, "report"] => {
                 let report = self.tell(&board, &self.run_id(&board, id)?, Amount::WHOLE)?;
-                // It brings its own style and script, which our policy would forbid.
+                // A download, because the page has its own style and script, which our policy
+                // forbids.
                 let page = web::report::page(&report, &|_| None);
                 let name = format!("attachment; filename=\"report-{}.html\"", part(id));
                 let answer = Answer::html(200, page).with("Content-Disposition", name);
@@ -263,13 +263,13 @@ impl House {
             let file = format!("logs/{}.{stream}", log.name);
             let text = Excerpt::of_file(&root, &file, room)?;
             let end = text.tail.clone().unwrap_or_else(|| text.text.clone());
-            // A line that was cut in two is left out with what is before it.
+            // Skip a line whose beginning was cut off.
             let cut = if text.left_out > 0 { end.find('\n').map_or(0, |at| at + 1) } else { 0 };
             let left_out = text.left_out + if text.left_out > 0 { cut as u64 } else { 0 };
             Some(Excerpt { text: end[cut..].to_owned(), tail: None, left_out, ..text })
         };
         let (mut stdout, stderr) = (read("stdout"), read("stderr"));
-        // What is short has no log: the state of the run has it.
+        // Short output has no log file; the state of the run holds it.
         let kept = || Some(Excerpt::of(&kept(board, &log)?, Room::USUAL));
         let short = stdout.is_none();
         stdout = stdout.or_else(kept);
@@ -308,7 +308,7 @@ impl House {
             if let Some(Value::String(text)) = document.remove("text") {
                 texts.push(("What is to be done", Excerpt::of(&text, Room::USUAL)));
             }
-            // Whoever has the ticket can end the task.
+            // The ticket authorizes its holder to end the task, so do not show it.
             document.remove("ticket");
             let document = serde_json::to_string_pretty(&document).unwrap_or_default();
             texts.push(("Its document", Excerpt::of(&document, Room::USUAL)));
@@ -318,7 +318,7 @@ impl House {
         Ok(self.frame(&title, "", word, waiting, |frame| frame.task(&view, &texts)))
     }
 
-    /// The same documents that `--json` gives.
+    /// Returns the same documents as `--json`.
     fn api(&self, parts: &[&str]) -> Result<Value, No> {
         let board = self.board()?;
         Ok(match parts {
@@ -382,7 +382,7 @@ impl House {
             ["enqueue"] => &["agent", "title", "text"],
             _ => &[],
         };
-        // What is not understood may be what somebody's wish depends on.
+        // Reject unknown fields: the request may depend on one.
         let strange = form.iter().find(|(key, _)| key != "word" && !taken.contains(&key.as_str()));
         if let Some((key, _)) = strange {
             let known: Vec<_> = taken.iter().map(|key| format!("`{key}`")).collect();
@@ -466,7 +466,8 @@ impl House {
     }
 }
 
-/// A refusal before it is known who asks: a document where programs ask, a line elsewhere.
+/// Returns a refusal for a client that is not yet authenticated: JSON under `/api`, otherwise one
+/// line of text.
 pub fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
     match http::parts(path).first().is_some_and(|part| part == "api") {
         true => Answer::json(status, &error_document(status, words)),
@@ -475,7 +476,7 @@ pub fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
 }
 
 fn error_document(status: u16, message: &str) -> Value {
-    // A verb's cure is told in a line after what is wrong.
+    // A verb's hint follows its error message on a new line.
     let (message, hint) = message.split_once('\n').map_or((message, None), |(m, h)| (m, Some(h)));
     let error = json!({ "code": status, "message": message, "hint": hint });
     json!({ "schema": "error/v1", "error": error })
@@ -485,7 +486,7 @@ fn with_allowed(no: &No, answer: Answer) -> Answer {
     if no.status == 405 { answer.with("Allow", "POST".to_owned()) } else { answer }
 }
 
-/// What the state of a run holds of a step's output.
+/// Returns the part of a step's output that the state of the run holds.
 pub fn kept(board: &Board, log: &Log) -> Option<String> {
     let (plan, run) = board.open(&log.id).ok()?;
     printed(run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?)
@@ -511,7 +512,7 @@ fn stranger(refusal: Refusal, api: bool) -> Answer {
     Answer::html(status, served::stranger(words))
 }
 
-/// What a form or an object says.
+/// Parses the body as a form or as a JSON object of strings.
 fn fields(request: &Request) -> Result<Vec<(String, String)>, No> {
     let kind = request.header("content-type").unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -533,8 +534,8 @@ fn fields(request: &Request) -> Result<Vec<(String, String)>, No> {
     object.into_iter().map(text).collect()
 }
 
-/// From where a log is followed: where the browser was when the connection broke, or where the page
-/// ends.
+/// Returns the offsets to follow a log from: those of the last received event after a broken
+/// connection, or else the end of the page.
 fn from(request: &Request) -> (u64, u64) {
     let from = request.header("last-event-id").or(request.asked("from")).unwrap_or_default();
     let (out, err) = from.split_once(',').unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Looks at the workspace again and again, on a thread of its own: when files change, and from time
-//! to time. At most four times a second.
+//! Scans the workspace on its own thread: when files change, and at regular intervals. At most four
+//! times a second.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use crate::ui::cli::logs::Reader;
 use crate::ui::cli::{Failure, show};
 use crate::ui::top::{Screen, Seen};
 
-/// Between two looks at the least, and at the most while something goes on, or nothing.
+/// Minimum interval between scans, and its maximum while a run is active and while none is.
 const LEAST: Duration = Duration::from_millis(250);
 const BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(2);
-/// How many runs that are not over are watched for changes; the others are looked at.
+/// Number of unfinished runs that are watched for notifications. The others are only polled.
 const WATCHED: usize = 100;
-/// How many tasks of a queue are shown.
+/// Number of tasks of a queue that are shown.
 const TASKS: usize = 200;
-/// How much of a log is read, and how many of its lines are kept.
+/// Number of bytes read from the end of a log, and number of its lines kept.
 const TAIL: u64 = 256 << 10;
 const LINES: usize = 5000;
 
-/// One who looks. It ends when it is dropped.
+/// The handle of the scanner thread. Dropping it ends the thread.
 pub struct Looker {
     bell: Arc<Bell>,
     wanted: Arc<Mutex<Screen>>,
@@ -37,7 +37,7 @@ pub struct Looker {
 }
 
 impl Looker {
-    /// Begins to look; `tell` hears what was seen.
+    /// Starts to scan. Calls `tell` with each result.
     pub fn start(around: Surroundings, tell: impl Fn(Seen) + Send + 'static) -> Looker {
         let looker = Looker {
             bell: Arc::default(),
@@ -56,7 +56,7 @@ impl Looker {
                 tell(seen);
                 bell.wait(heard, if busy { BUSY } else { IDLE });
                 let asked = *wanted.lock().unwrap_or_else(PoisonError::into_inner) != screen;
-                // Who opens something wants to see it; changes of files can wait.
+                // Show a newly opened screen at once; file changes can wait.
                 if !asked {
                     std::thread::sleep(LEAST.saturating_sub(began.elapsed()));
                 }
@@ -65,7 +65,7 @@ impl Looker {
         looker
     }
 
-    /// What is to be seen of now; looks at once.
+    /// Sets the screen to collect data for, and starts a scan at once.
     pub fn want(&self, screen: &Screen) {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = screen.clone();
         self.bell.ring();
@@ -79,7 +79,7 @@ impl Drop for Looker {
     }
 }
 
-/// What looking again needs to remember.
+/// State that is kept between scans.
 pub struct Eyes {
     around: Surroundings,
     memory: Arc<Memory>,
@@ -94,7 +94,7 @@ struct Tail {
     of: Screen,
     reader: Reader,
     lines: Vec<String>,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
 }
 
@@ -110,7 +110,7 @@ impl Eyes {
         }
     }
 
-    /// One look: the board, and what fills the screen.
+    /// Performs one scan: the board, and the contents of `screen`.
     pub fn look(&mut self, screen: &Screen) -> Seen {
         let place = self.around.workspace.file_name().unwrap_or_default();
         let place = place.to_string_lossy().into_owned();
@@ -169,7 +169,7 @@ impl Eyes {
             .map_err(|error| show::unreadable(&error))
     }
 
-    /// Watches the places where something may change.
+    /// Watches the directories where changes are expected.
     fn watch(&mut self, board: &Board, open: &[&RunId]) {
         let mut dirs = vec![self.around.state_dir.clone()];
         dirs.extend(open.iter().take(WATCHED).map(|id| board.run_root(id)));
@@ -191,7 +191,7 @@ impl Eyes {
         }
     }
 
-    /// The end of the log that is open.
+    /// Returns the end of the open log, and true if more output may follow.
     fn log(
         &mut self,
         board: &Board,

@@ -1,8 +1,6 @@
-//! The terminal as `top` has it: the whole screen, keys one by one; and given back on every way
-//! out.
+//! The terminal while `top` runs: alternate screen and raw mode, restored on every exit path.
 //!
-//! **Invariant:** whoever leaves, by a key, a signal, an error or a panic, leaves the terminal as
-//! it was.
+//! **Invariant:** every exit (key, signal, error, or panic) restores the terminal.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::os::fd::AsFd;
@@ -24,7 +22,7 @@ use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
 
 use crate::ui::log;
 
-/// Wakes whoever waits for keys.
+/// Wakes the thread that waits for keys.
 #[derive(Clone)]
 pub struct Waker(Arc<EventFd>);
 
@@ -35,17 +33,17 @@ impl Waker {
     }
 
     pub fn wake(&self) {
-        // A counter that is full has been heard of anyway.
+        // If the counter is full, a wakeup is already pending.
         let _ = self.0.write(1);
     }
 }
 
-/// What signals say about the terminal.
+/// Flags that signal handlers set.
 #[derive(Clone, Default)]
 struct Flags {
-    /// The program slept, and others may have written meanwhile.
+    /// The process continued after a stop, and other programs may have written to the terminal.
     woken: Arc<AtomicBool>,
-    /// It is asked to sleep.
+    /// The process was asked to stop (SIGTSTP).
     sleep: Arc<AtomicBool>,
 }
 
@@ -55,27 +53,27 @@ pub struct Screen {
     flags: Flags,
 }
 
-/// What came of waiting.
+/// The result of a wait.
 #[derive(Default)]
 pub struct Came {
     pub keys: Vec<KeyEvent>,
-    /// Everything is to be drawn anew.
+    /// True if everything must be redrawn.
     pub anew: bool,
-    /// Nobody is at the terminal any more.
+    /// True if the terminal was closed.
     pub closed: bool,
 }
 
-/// Whether keys can be read and a screen drawn.
+/// Returns true if stdin and stdout are terminals.
 pub fn is_there() -> bool {
     io::stdin().is_terminal() && stdout().is_terminal()
 }
 
-/// Whether anything could be seen: what nobody looks at has no size.
+/// Returns true if the terminal has a nonzero size. A terminal without a viewer reports zero.
 pub fn has_room() -> bool {
     size().is_ok_and(|(columns, rows)| columns > 0 && rows > 0)
 }
 
-/// Whether the terminal is ours now.
+/// True while this process controls the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn give_back() {
@@ -86,7 +84,7 @@ fn give_back() {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Takes over the terminal.
     pub fn take(waker: Waker) -> io::Result<Screen> {
         let flags = Flags::default();
         for (signal, flag) in
@@ -99,7 +97,7 @@ impl Screen {
                 }
                 waker.wake();
             };
-            // SAFETY: the handler touches an atomic and writes to an eventfd, nothing else.
+            // SAFETY: the handler only uses an atomic and writes to an eventfd.
             unsafe { signal_hook::low_level::register(signal, heard) }?;
         }
         let before = std::panic::take_hook();
@@ -109,7 +107,7 @@ impl Screen {
                 give_back();
             }
             before(panic);
-            // Whichever thread it was, nobody is to draw over what was just said.
+            // Abort whichever thread panicked, so that no thread draws over the panic message.
             if taken {
                 std::process::abort();
             }
@@ -128,14 +126,14 @@ impl Screen {
         self.wipe()
     }
 
-    /// Empties the screen, so that everything is drawn anew. `Terminal::clear` would ask the
-    /// terminal where its cursor is, and those of recorders and test benches do not answer.
+    /// Resets the buffers, so that everything is redrawn. `Terminal::clear` would query the cursor
+    /// position, which recorders and test terminals do not answer.
     pub fn wipe(&mut self) -> io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(size.into())
     }
 
-    /// Waits for keys, or until it is woken.
+    /// Waits for keys or a wakeup.
     pub fn wait(&mut self) -> io::Result<Came> {
         let stdin = io::stdin();
         let mut fds = [
@@ -170,7 +168,7 @@ impl Screen {
         Ok(came)
     }
 
-    /// Gives the terminal back and stops, until somebody wakes it.
+    /// Restores the terminal and stops the process until it is continued.
     pub fn sleep(&mut self) -> io::Result<()> {
         give_back();
         signal_hook::low_level::emulate_default_handler(SIGTSTP)?;
