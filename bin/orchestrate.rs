@@ -1,5 +1,5 @@
 //! The command line.
 
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main()
+    orchestrate::cli::main()
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::{Confirming, Disk, RealDisk, Visit};
-use crate::random;
+use crate::base::random;
 
 /// Faults of a process's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::Disk;
-use crate::random;
+use crate::base::random;
 
 /// Ignores everything except the files that users write. The file ignores itself, too.
 const IGNORE: &[u8] = b"# Made by orchestrate, and never changed by it once it is here.\n\

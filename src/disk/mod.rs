@@ -9,6 +9,7 @@
 
 mod absence;
 pub mod faulty;
+pub mod hint;
 mod ignore;
 pub mod locks;
 mod output;
@@ -20,7 +21,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::random::{chance, word};
+use crate::base::random::{chance, word};
 pub use absence::{Confirming, confirmed, exists, is_remote, open};
 pub use faulty::machine;
 pub use ignore::keep_from_git;

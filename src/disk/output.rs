@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{Disk, replace_by};
-use crate::random::{chance, word};
+use crate::base::random::{chance, word};
 
 /// Maximum number of links that lead from one to the next, as in the kernel.
 const LINKS: usize = 40;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::{Disk, Visit, no_file};
-use crate::random::Random;
+use crate::base::random::Random;
 
 #[derive(Clone, Default)]
 struct Inode {

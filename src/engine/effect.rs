@@ -2,8 +2,8 @@
 
 use super::record::SkipCause;
 use super::run::ItemResult;
-use crate::ids::{Attempt, StepPath};
-use crate::time::Time;
+use crate::base::ids::{Attempt, StepPath};
+use crate::base::time::Time;
 
 /// An action outside the engine. An event reports its result.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Answer, GateRecord, Record, SkipCause, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
-use crate::ids::Attempt;
+use crate::base::ids::Attempt;
 
 /// An event of a run. Paths are in their text form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

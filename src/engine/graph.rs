@@ -10,10 +10,10 @@ use super::effect::Effect;
 use super::record::{Fault, Record, SkipCause, StepStatus};
 use super::rounds;
 use super::run::{Address, Body, Front, Run, RunStatus, Slot, StepState};
-use crate::digest::Parts;
-use crate::ids::StepPath;
+use crate::base::digest::Parts;
+use crate::base::ids::StepPath;
+use crate::base::time::Time;
 use crate::template::nodes::{NodeRef, NodeText};
-use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
 

@@ -1,9 +1,9 @@
 //! Scripts for graphs: something happens, and then exactly this is owed.
 
 use super::*;
+use crate::agent::faults::FaultClass;
+use crate::base::ids::RunId;
 use crate::engine::run::Origin;
-use crate::ids::RunId;
-use crate::prompt::limits::FaultClass;
 use crate::template::nodes::NodeText;
 use crate::workflow::plan::{
     Action, Block, Edges, Gate, JoinRule, Prompt, Retries, Rounds, RoundsKind, ShellText, Step,

@@ -207,7 +207,7 @@ fn a_run_past_its_time_is_blocked_before_its_next_step() {
 #[test]
 fn a_merge_asks_and_goes_on_by_the_answer() {
     use super::{Answer, Event, GateRecord, RunStatus, apply};
-    use crate::time::Time;
+    use crate::base::time::Time;
     let text = "
 name: g
 steps:
@@ -236,7 +236,7 @@ steps:
     happen(Event::Answered { step: "m".into(), attempt: 3, answer: said(true) });
     assert_eq!(script.run.shown_status(), RunStatus::Running);
     let owed = super::owed(&script.plan, &script.run, 9);
-    let step = crate::ids::StepPath::top("m");
+    let step = crate::base::ids::StepPath::top("m");
     assert_eq!(owed, [super::Effect::Execute { step, attempt: 4 }]);
     let record = script.run.body.slots[0].record.as_ref().unwrap();
     assert!(record.gate.as_ref().unwrap().answer.as_ref().unwrap().approve);

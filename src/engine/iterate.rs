@@ -14,9 +14,9 @@ use super::run::{
 };
 use super::scope::RunScope;
 use super::sequence::{enter, finish, settle};
-use crate::ids::Attempt;
+use crate::base::ids::Attempt;
+use crate::base::time::Time;
 use crate::template::Scope;
-use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Each, Items, Target};
 

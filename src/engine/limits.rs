@@ -7,7 +7,7 @@ use super::record::{Fault, Record, StepStatus};
 use super::rounds;
 use super::run::{Address, Run, RunStatus};
 use super::sequence::{enter, settle};
-use crate::time::Time;
+use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{RoundsKind, Step};
 

@@ -35,7 +35,7 @@ pub use sequence::died_over;
 
 use run::{Address, Slot, StepState};
 
-use crate::time::Time;
+use crate::base::time::Time;
 use crate::workflow::Plan;
 
 /// Folds one event into a run.

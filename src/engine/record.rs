@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ids::Attempt;
-use crate::prompt::limits::FaultClass;
-use crate::provider::Usage;
-use crate::time::Time;
+use crate::agent::Usage;
+use crate::agent::faults::FaultClass;
+use crate::base::ids::Attempt;
+use crate::base::time::Time;
 use crate::workflow::plan::{CaptureMode, present};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +205,7 @@ pub struct Spent {
     /// The provider's ID of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    #[serde(flatten, deserialize_with = "crate::json::flattened")]
+    #[serde(flatten, deserialize_with = "crate::base::json::flattened")]
     pub usage: Usage,
 }
 

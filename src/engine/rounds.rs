@@ -5,8 +5,8 @@ use super::record::{Answer, Fault, GateRecord, Record, StepStatus};
 use super::run::{Address, Body, EachRun, Iteration, Run, RunStatus, Slot, StepState};
 use super::sequence::{enter, note_failure, settle};
 use super::{graph, limits};
-use crate::ids::{Attempt, counted};
-use crate::time::Time;
+use crate::base::ids::{Attempt, counted};
+use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, OnMost, Rounds, RoundsKind, Step};
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::record::{Record, StepStatus};
-use crate::ids::{Attempt, RunId, StepPath, shown};
-use crate::time::Time;
+use crate::base::ids::{Attempt, RunId, StepPath, shown};
+use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Step, Target};
 

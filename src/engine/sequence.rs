@@ -4,10 +4,10 @@ use super::event::Choice;
 use super::record::{Record, SkipCause, StepStatus, TaskRef};
 use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, Slot, StepState, block_of};
 use super::{graph, iterate, limits, rounds};
-use crate::ids::Attempt;
-use crate::prompt::limits::FaultClass;
-use crate::provider::Usage;
-use crate::time::Time;
+use crate::agent::Usage;
+use crate::agent::faults::FaultClass;
+use crate::base::ids::Attempt;
+use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
 

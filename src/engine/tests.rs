@@ -1,9 +1,9 @@
 //! Scripts: at a time, something happens, and then exactly this is owed.
 
 use super::*;
-use crate::ids::{RunId, StepPath};
-use crate::prompt::limits::FaultClass;
-use crate::provider::Usage;
+use crate::agent::Usage;
+use crate::agent::faults::FaultClass;
+use crate::base::ids::{RunId, StepPath};
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.

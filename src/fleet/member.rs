@@ -18,17 +18,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::sha256;
+use crate::base::digest::sha256;
+use crate::base::host;
+use crate::base::time::{Clock, SystemClock};
 use crate::exec::{self, Stop};
-use crate::fleet::config::QueueSettings;
-use crate::host;
 use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
-use crate::time::{Clock, SystemClock};
+use crate::settings::QueueSettings;
 
-pub use crate::process::{Process, uptime_ms};
-pub use crate::random::chance;
+pub use crate::base::process::{Process, uptime_ms};
+pub use crate::base::random::chance;
 
 /// Number of leases without a heartbeat after which a member is forgotten.
 const FORGOTTEN: u64 = 100;
@@ -39,7 +39,7 @@ pub struct Registration {
     pub schema: String,
     pub worker: String,
     pub agent: String,
-    #[serde(flatten, deserialize_with = "crate::json::flattened")]
+    #[serde(flatten, deserialize_with = "crate::base::json::flattened")]
     pub process: Process,
     pub version: String,
     pub started_at: String,

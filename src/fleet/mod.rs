@@ -1,52 +1,7 @@
-//! Performs the effects that a run is owed: connects the pure modules to the disk, the clock and
-//! child processes.
+//! Processes of a fleet: their registration, heartbeats and deaths, workers, and coordinators.
 
-pub mod answer;
-pub mod artifacts;
-mod ask;
-pub mod called;
-pub mod check;
-pub mod checkout;
-pub mod conclude;
-pub mod config;
 pub mod coordinator;
-pub mod credentials;
-pub mod doctor;
-pub mod drive;
-pub mod edit;
-pub mod free;
-pub mod gates;
-pub mod grimoires;
-pub mod hint;
-pub mod intake;
-mod lifecycle;
-pub mod local;
 pub mod member;
-pub mod notice;
-pub mod open;
-pub mod parking;
-pub mod parts;
-pub mod perform;
-mod point;
-mod pool;
-pub mod post;
-pub mod prepare;
-pub mod providers;
-pub mod retain;
-pub mod run_task;
-pub mod sandboxes;
-pub mod say;
-pub mod site;
-pub mod spellbook;
 pub mod systemd;
 pub mod torture;
-pub mod traces;
-pub mod tree;
-mod webhook;
-pub mod work;
 pub mod worker;
-
-pub use config::Config;
-pub use drive::{Drive, Report};
-pub use local::Finish;
-pub use site::Site;

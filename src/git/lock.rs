@@ -3,7 +3,7 @@
 //!
 //! The lock token is one file, `free.<word>` or `held.<word>`. A process takes it by a rename,
 //! which exactly one of several processes wins on any volume, even where kernel locks are local to
-//! a machine or missing. [`super::presence`] shows the holder, and a dead holder loses the token by
+//! a machine or missing. [`super::heartbeat`] shows the holder, and a dead holder loses the token by
 //! the same kind of rename. The holder also has a kernel lock on a second file, and every `git`
 //! that it starts holds that one, too: if the holder is killed while a command runs, the next
 //! holder waits until the command has ended. On a volume without such locks, that cannot be
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::Git;
-use super::presence::{self, Presence, Watch, new_word};
+use super::heartbeat::{self, Presence, Watch, new_word};
 use crate::disk::{self, faulty::has_locks, locks::try_lock};
 
 /// Maximum time to wait for another holder.
@@ -84,7 +84,7 @@ impl Lock {
                     let sight = watch.look(&owners, &word);
                     let name = format!("{HELD}{word}");
                     if sight.dead && moved(&batons.join(name), &target)? {
-                        presence::forget(&owners, &word);
+                        heartbeat::forget(&owners, &word);
                         break;
                     }
                     owner = sight.owner.map_or(owner, |owner| owner.to_string());
@@ -247,9 +247,9 @@ fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::git::presence::Owner;
-    use crate::process::Process;
-    use crate::time::Time;
+    use crate::base::process::Process;
+    use crate::base::time::Time;
+    use crate::git::heartbeat::Owner;
 
     const SOON: Duration = Duration::from_millis(50);
 

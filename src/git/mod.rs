@@ -7,8 +7,8 @@
 //! **Invariant:** a call states everything that it depends on. Variables such as `GIT_DIR`, which a
 //! hook has in its environment, do not reach it.
 
+pub mod heartbeat;
 pub mod lock;
-pub mod presence;
 pub mod repo;
 
 use std::ffi::OsString;

@@ -14,12 +14,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::fs::lock;
+use super::listing::{First, Stock};
 use super::moves::{Patience, is_transient};
 use super::name::{ClaimName, TaskName};
 use super::status::{CANCELLED, UNREADABLE};
-use super::stock::{First, Stock};
 use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
-use crate::host;
+use crate::base::host;
 
 /// Maximum size of a task file, in bytes.
 pub(super) const SIZE_MAX: u64 = 64 << 20;

@@ -14,15 +14,15 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::layout::Layout;
+use super::listing::{Stock, Stuck};
 use super::markers::Marks;
 use super::moves::Patience;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
-use super::stock::{Stock, Stuck};
 use super::{
     Claim, Claimed, End, Ending, Finish, Place, Published, Queue, Reaped, Still, Task, Wanted,
 };
+use crate::base::{ids, random};
 use crate::disk::Disk;
-use crate::{ids, random};
 
 /// Total time to retry an operation while the volume does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub struct FsQueue {
     beats: AtomicU64,
 }
 
-pub(super) use crate::host::lock;
+pub(super) use crate::base::host::lock;
 
 impl FsQueue {
     /// Opens the queue of a workspace and creates its directories. `me` names this process:

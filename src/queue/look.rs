@@ -11,7 +11,7 @@ use super::fs::check_name;
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskId, TaskName};
 use super::{End, FsQueue, Place, Task, seal};
-use crate::ids;
+use crate::base::ids;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 

@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::claim::Found;
 use super::fs::{check_name, lock};
+use super::listing::Pace;
 use super::moves::parent;
 use super::name::TaskName;
 use super::status::CANCELLED;
-use super::stock::Pace;
 use super::{End, Ending, FsQueue, Task};
-use crate::host;
+use crate::base::host;
 
 /// Markers found by the last scan.
 #[derive(Default)]

@@ -9,25 +9,25 @@
 //! The queue does not know what a workflow is. A task is a sealed document with a few members that
 //! the queue reads ([`Task`]); the executor of the task reads the rest.
 
+pub mod checkout_token;
 mod claim;
 mod clock;
 mod commit;
 mod enqueue;
 pub mod fs;
 pub mod layout;
+pub(crate) mod listing;
 mod look;
-mod lost;
 mod markers;
-mod mend;
+pub(crate) mod missing_volume;
 mod moves;
 pub mod name;
 mod reap;
+pub(crate) mod repair;
 pub mod seal;
 mod status;
-mod stock;
 #[cfg(test)]
 mod tests;
-pub mod turn;
 mod volume;
 pub mod watch;
 
@@ -36,13 +36,13 @@ use std::io;
 
 use serde_json::{Map, Value};
 
+pub use crate::queue::checkout_token::{Turn, TurnHolder};
+pub use crate::queue::missing_volume::VolumeFault;
+pub use crate::queue::repair::{Judged, name_anew};
 pub use fs::FsQueue;
 pub use layout::Layout;
-pub use lost::VolumeFault;
-pub use mend::{Judged, name_anew};
 pub use name::{ClaimName, TaskId, TaskName};
 pub use status::UNREADABLE;
-pub use turn::{Turn, TurnHolder};
 pub use volume::{fault_of, has_queue};
 
 /// A task to be put into an inbox.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::{Ending, FsQueue};
-use crate::host;
+use crate::base::host;
 
 /// Errors of a volume that temporarily does not answer.
 const TRANSIENT: [Errno; 20] = [

@@ -14,7 +14,7 @@ use super::moves::is_transient;
 use super::name::ClaimName;
 use super::status::{CANCELLED, CRASH_LIMIT};
 use super::{Claim, End, Ending, FsQueue, Reaped};
-use crate::ids::counted;
+use crate::base::ids::counted;
 
 /// Reason why a holder is gone.
 #[derive(Clone, Copy, PartialEq, Eq)]

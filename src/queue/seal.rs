@@ -6,7 +6,7 @@
 use serde::Serializer;
 use serde_json::{Map, Value};
 
-use crate::digest::sha256;
+use crate::base::digest::sha256;
 
 const KEY: &str = ",\"seal\":\"";
 const TRAILER_LEN: usize = KEY.len() + 64 + 2;

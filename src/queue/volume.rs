@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::FsQueue;
 use super::layout::Layout;
-use super::lost::{self, VolumeFault};
+use super::missing_volume::{self, VolumeFault};
 use super::moves::{Patience, parent};
 use crate::disk::{Disk, Visit};
 
@@ -58,11 +58,11 @@ pub fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFau
 /// Returns true if a workspace without a name is new, and false if it was named meanwhile. Fails if
 /// it had a queue.
 fn need_new(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
-    let Some(trace) = lost::trace(disk, layout)? else { return Ok(true) };
+    let Some(trace) = missing_volume::trace(disk, layout)? else { return Ok(true) };
     // A queue has its name before anything else. If its files exist, the name is listed now, or it
     // is lost.
     let file = layout.fleet_file();
-    match lost::is_listed(disk, &file)? {
+    match missing_volume::is_listed(disk, &file)? {
         true => Ok(false),
         false => Err(VolumeFault::Gone { file, trace }.into()),
     }

@@ -12,16 +12,16 @@ use serde_json::{Map, Value, json};
 
 use super::tests::{on_all_cores, variable};
 use super::world::play_failing;
+use crate::base::ids::RunId;
+use crate::base::time::Time;
 use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, Visit};
 use crate::engine::run::{Origin, Policy};
 use crate::engine::{self, Effect, Event, Record, Run, StepStatus};
-use crate::ids::RunId;
 use crate::queue::{
     Claimed, End, Ending, Finish, FsQueue, Layout, Place, Queue, Task, TaskId, TaskName,
 };
 use crate::store::{DEFINITION, Store};
-use crate::time::Time;
 use crate::workflow::{Plan, compile};
 
 const ERRORS: [Errno; 5] = [Errno::EIO, Errno::ENOSPC, Errno::ESTALE, Errno::EACCES, Errno::EINTR];

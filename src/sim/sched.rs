@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::host::Simulated;
-use crate::random::{Random, nth};
+use crate::base::host::Simulated;
+use crate::base::random::{Random, nth};
 
 /// Carried by the unwinding of a thread whose process was killed.
 pub struct Killed;
@@ -147,7 +147,7 @@ impl Sched {
                 sched.await_turn(actor);
                 work();
             }));
-            crate::host::enter(None);
+            crate::base::host::enter(None);
             crate::disk::simulate(None);
             sched.finish(actor);
             if let Err(payload) = done
@@ -332,7 +332,7 @@ pub type Prepare = Arc<dyn Fn(Arc<Here>) + Send + Sync>;
 pub fn enter(here: Arc<Here>, prepare: Prepare) {
     HERE.with(|slot| *slot.borrow_mut() = Some(here.clone()));
     PREPARE.with(|slot| *slot.borrow_mut() = Some(prepare));
-    crate::host::enter(Some(here));
+    crate::base::host::enter(Some(here));
 }
 
 /// This thread.
@@ -341,7 +341,7 @@ pub fn here() -> Arc<Here> {
 }
 
 pub fn leave() {
-    crate::host::enter(None);
+    crate::base::host::enter(None);
     crate::disk::simulate(None);
     HERE.with(|slot| *slot.borrow_mut() = None);
 }

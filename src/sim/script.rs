@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::base::random::Random;
 use crate::engine::RunStatus;
-use crate::random::Random;
 
 /// A workflow, and what must come of it.
 #[derive(Clone, Debug)]

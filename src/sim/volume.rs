@@ -25,9 +25,9 @@ use nix::errno::Errno;
 use super::judge::Judge;
 use super::plant::Fault;
 use super::sched::{Here, SECOND, Sched, Us, here};
+use crate::base::random::Random;
 use crate::disk::{Disk, Visit, no_file};
 use crate::queue::{ClaimName, seal};
-use crate::random::Random;
 
 #[derive(Clone, Default)]
 struct Inode {

@@ -13,28 +13,28 @@ use super::plant::Fault;
 use super::sched::{self, Here, Machine, Prepare, SECOND, Sched, Us, here};
 use super::script::{self, AGENTS, Story};
 use super::volume::{STALE, Volume, Weather};
+use crate::attempt::documents::{self, RunTask};
+use crate::attempt::exec_env::Site;
+use crate::attempt::gates::{self, AnswerFile};
+use crate::attempt::perform::{self, Performed};
+use crate::attempt::work::Work;
+use crate::base::host::Simulated;
+use crate::base::ids::{RunId, StepPath};
+use crate::base::random::{Random, chance, nth};
+use crate::base::time::{Clock, SystemClock};
 use crate::disk::{self, Confirming, Disk};
 use crate::engine::record::Metrics;
 use crate::engine::run::{Origin, Policy, StepState};
 use crate::engine::{Choice, Event, Fault as StepFault, Record, Run, RunStatus, StepStatus};
 use crate::exec::Stop;
-use crate::fleet::config::{Config, Layer};
 use crate::fleet::coordinator::{self, Coordinator, Left, Reports};
-use crate::fleet::drive::Report;
-use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::member::{self, claim_of as check_mark, new_incarnation};
-use crate::fleet::open;
-use crate::fleet::perform::{self, Performed};
-use crate::fleet::post::{self, RunTask};
-use crate::fleet::site::Site;
-use crate::fleet::work::Work;
 use crate::fleet::worker::{self, Audience, Doing, Until};
-use crate::host::Simulated;
-use crate::ids::{RunId, StepPath};
 use crate::queue::{ClaimName, FsQueue, Layout, Queue, seal};
-use crate::random::{Random, chance, nth};
+use crate::run::drive::Report;
+use crate::run::open;
+use crate::settings::{Config, Layer};
 use crate::store::{DEFINITION, History, SETTINGS, Store};
-use crate::time::{Clock, SystemClock};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
@@ -963,7 +963,7 @@ fn submit(
     let mut store = store.map_err(io::Error::other)?;
     store.hand_over(&plan, &run, now).map_err(io::Error::other)?;
     let task = RunTask { run_id: id.clone(), run_root: relative };
-    let task = post::run_task(&queue.new_id(now.0 as u64), &task, "w.yaml", now);
+    let task = documents::run_task(&queue.new_id(now.0 as u64), &task, "w.yaml", now);
     queue.enqueue(&[task])
 }
 

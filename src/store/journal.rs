@@ -10,10 +10,10 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::digest::sha256;
+use crate::base::digest::sha256;
+use crate::base::json;
+use crate::base::time::Time;
 use crate::engine::Event;
-use crate::json;
-use crate::time::Time;
 
 /// An event, its sequence number and its time. In a line, their fields are on one level.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::DEFINITION;
+use crate::base::process;
 use crate::disk::locks::{try_lock, try_lock_shared};
 use crate::disk::{self, faulty::has_locks};
-use crate::process;
 
 /// Time to wait for a process that only checks whether a run is locked: it keeps the lock for
 /// moments.
@@ -40,7 +40,7 @@ enum Held {
     File(File),
     Signed(#[expect(dead_code, reason = "held, not read")] Signed),
     #[cfg(test)]
-    Simulated(#[expect(dead_code, reason = "held, not read")] crate::host::Lock),
+    Simulated(#[expect(dead_code, reason = "held, not read")] crate::base::host::Lock),
 }
 
 /// A locked file that contains the marker of its holder, for the next holder: a marker that is
@@ -65,7 +65,7 @@ pub enum LockError {
 /// Takes the lock of a run. Fails with the owner if another process has it.
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
     #[cfg(test)]
-    if crate::host::is_simulated() {
+    if crate::base::host::is_simulated() {
         return take_simulated(&root.join(DEFINITION));
     }
     // A run without its workflow cannot be driven, so it has no lock to take.
@@ -97,7 +97,7 @@ fn open_to_lock(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
     disk::machine().read(path)?;
-    match crate::host::try_lock(path) {
+    match crate::base::host::try_lock(path) {
         Ok(lock) => Ok(RunLock(Some(Held::Simulated(lock)))),
         Err(pid) => Err(LockError::Held { owner: Holder { pid: Some(pid) }.to_string() }),
     }

@@ -20,10 +20,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::base::ids::counted;
+use crate::base::time::Time;
 use crate::disk::{self, Disk};
 use crate::engine::{self, Event, Run};
-use crate::ids::counted;
-use crate::time::Time;
 use crate::workflow::Plan;
 use journal::Entry;
 
@@ -409,7 +409,7 @@ impl Store {
         if entries.iter().any(|entry| matches!(entry.event, Event::Edited { .. })) {
             return None;
         }
-        let id = crate::ids::RunId::parse(&origin.run_id)?;
+        let id = crate::base::ids::RunId::parse(&origin.run_id)?;
         let mut run = Run::new(plan, id, (**origin).clone(), *at);
         self.replay(plan, &mut run, 0, entries).ok()?;
         Some((run, self.seq, format!("the journal's {}", counted(entries.len(), "event"))))

@@ -10,15 +10,15 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::base::ids::{Attempt, RunId, StepPath};
+use crate::base::json;
+use crate::base::time::Time;
 use crate::engine::record::{Record, StepStatus, to_second};
 use crate::engine::run::{
     Body, EachRun, Exit, ItemResult, Iteration, Lifecycle, Origin, Policy, Request, Run, RunStatus,
     Slot, StepState,
 };
 use crate::engine::survey;
-use crate::ids::{Attempt, RunId, StepPath};
-use crate::json;
-use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::*;
+use crate::base::ids::{RunId, StepPath};
 use crate::disk::sim::SimDisk;
 use crate::engine::run::Address;
 use crate::engine::{Effect, Origin, Policy, Record, RunStatus, StepStatus, apply, owed};
-use crate::ids::{RunId, StepPath};
 use crate::workflow::{self, Plan};
 
 const WORKFLOW: &str = "

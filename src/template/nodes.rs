@@ -355,7 +355,7 @@ fn digit(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::base::random::Random;
 
     /// Plain text as it is, a variable as `[NAME]`, a reference as `<node>` or `<node:field>`.
     fn read(text: &str) -> String {

@@ -93,7 +93,7 @@ fn token(json: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::base::random::Random;
 
     fn same(json: &str) -> String {
         compact(json, |text| text, str::to_owned)

@@ -3,14 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::fields::{Fields, Findings, in_text, suggest};
 use super::lint;
 use super::plan::{Action, Block, CaptureMode, Each, Items, Step, Target};
-use super::problem::{Place, Problem, nearest};
 use super::steps::{Reading, Visible};
-use super::yaml::{Node, Value};
-use crate::ids::{name_fault, plain_name};
+use crate::base::ids::{name_fault, plain_name};
 use crate::template::{Hole, Template};
+use crate::workflow::fields::{Fields, Findings, in_text, suggest};
+use crate::yaml::problem::{Place, Problem, nearest};
+use crate::yaml::{Node, Value};
 
 /// The step names of one block, and those of the loops inside it.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Fields of one dialect that appear in a file of another: the dialect they belong to, and their
 //! replacement.
 
-use super::shape::{Table, grimoire, nodes, steps};
+use super::schema::{Table, grimoire, nodes, steps};
 
 /// A file format that the author may have in mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,17 +6,17 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::Configured;
 use super::dialects::{self, Dialect};
-use super::lint;
-use super::named::Named;
-use super::plan::Version;
-use super::problem::{At, Place, Problem, nearest};
-use super::shape::Table;
-use super::shape::steps::{STEP, TOP};
-use super::yaml::{Node, Value};
+use crate::base::time::parse_duration;
 use crate::template::{Template, TemplateError};
-use crate::time::parse_duration;
+use crate::workflow::Configured;
+use crate::workflow::lint;
+use crate::workflow::named::Named;
+use crate::workflow::plan::Version;
+use crate::workflow::schema::Table;
+use crate::workflow::schema::steps::{STEP, TOP};
+use crate::yaml::problem::{At, Place, Problem, nearest};
+use crate::yaml::{Node, Value};
 
 /// Collects the problems of a workflow, so that all of them can be reported at once.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Findings {
     /// Creates findings for a text, without agents from the settings. The text is kept to read
     /// numeric names as they are written.
     pub fn reading(source: &str) -> Findings {
-        Findings { source: super::without_bom(source).to_owned(), ..Findings::default() }
+        Findings { source: crate::workflow::without_bom(source).to_owned(), ..Findings::default() }
     }
 
     /// Creates findings for a text, with the agents that the settings name.

@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::fields::{Fields, Findings};
 use super::plan::{Isolation, Version};
-use super::problem::{Place, Problem, located};
-use super::scalar;
+use super::schema::task::HEAD;
 use super::settings::agent_fault;
-use super::shape::task::HEAD;
 use super::spells;
-use super::yaml::{self, Node, Value};
+use crate::workflow::fields::{Fields, Findings};
+use crate::yaml::problem::{Place, Problem, located};
+use crate::yaml::scalar;
+use crate::yaml::{self, Node, Value};
 
 const FENCE: &str = "---";
 

@@ -7,13 +7,14 @@
 
 use std::collections::HashSet;
 
-use super::fields::in_text;
-use super::nodes_graph;
+use super::nodes::graph;
 use super::plan::{AGENT_VISITS, Action, Block, JoinRule, Plan, RoundsKind, Step, Target};
-use super::problem::{At, Place, Problem, located};
-use super::yaml::{Node, Value};
-use super::{check, flow, shell};
+use super::steps::flow;
+use super::{check, shell};
 use crate::template::{Hole, Template};
+use crate::workflow::fields::in_text;
+use crate::yaml::problem::{At, Place, Problem, located};
+use crate::yaml::{Node, Value};
 
 /// A step that handles a failure also runs after a success.
 pub const FALL_THROUGH: &str = "fall-through";
@@ -351,7 +352,7 @@ fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
         let needs = edges.rules[index] == JoinRule::AllSuccess;
         let Some(up) = before.iter().find(ends).filter(|_| needs) else { continue };
         let (name, up) = (&block.steps[index].name, &block.steps[*up].name);
-        let place = nodes_graph::place_of_dependency(&nodes[index], Some(up));
+        let place = graph::place_of_dependency(&nodes[index], Some(up));
         let message = format!("nothing leads to node `{name}`: `{up}` before it ends the run");
         let hint = format!("give `{up}` a `when`, or remove what follows it");
         found.push(warn(UNREACHABLE, place.unwrap_or(nodes[index].place), message, &hint));
@@ -365,7 +366,7 @@ const MOST_PAIRS: usize = 4096;
 /// Its result may change after the approval, and no gate asks again.
 fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     let Some(edges) = &block.edges else { return };
-    let Ok(order) = nodes_graph::order(&edges.before, &edges.after) else { return };
+    let Ok(order) = graph::order(&edges.before, &edges.after) else { return };
     let is_gate = |index: &usize| match &block.steps[*index].action {
         Action::Gate(_) => true,
         Action::Rounds(rounds) => rounds.kind == RoundsKind::Approval,
@@ -382,10 +383,10 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
         }
     }
     let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*gate, *up)).collect();
-    let shown = nodes_graph::comes_before(&order, &edges.before, &pairs);
+    let shown = graph::comes_before(&order, &edges.before, &pairs);
     // One gate that shows the dependency is enough; so is one gate that the dependency comes after.
     let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*up, *gate)).collect();
-    let behind = nodes_graph::comes_before(&order, &edges.before, &pairs);
+    let behind = graph::comes_before(&order, &edges.before, &pairs);
     let fine: HashSet<(usize, usize)> = asked
         .iter()
         .zip(shown.iter().zip(&behind))
@@ -399,7 +400,7 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
         }
         let name = |index: usize| &block.steps[index].name;
         let (name, gate, up) = (name(node), name(gate), name(up));
-        let place = nodes_graph::place_of_dependency(&nodes[node], Some(up));
+        let place = graph::place_of_dependency(&nodes[node], Some(up));
         let message = format!(
             "node `{name}` waits for `{up}`, which is not shown at the gate `{gate}` before it"
         );
@@ -412,7 +413,8 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workflow::{compile, yaml};
+    use crate::workflow::compile;
+    use crate::yaml;
 
     fn looked(text: &str, plan: &Plan) -> Vec<Problem> {
         look(text, &yaml::parse(text).expect("YAML"), plan, None)

@@ -5,56 +5,36 @@
 //! the workspace? does a spell exist?) are listed in [`Named`]; the caller, who has a disk, checks
 //! them.
 
+pub mod bead;
 mod check;
-pub mod condition;
 mod dialects;
 pub mod fields;
-mod flow;
 pub mod front;
 pub mod grimoire;
-mod grimoire_names;
-#[cfg(test)]
-mod grimoire_tests;
 pub mod lint;
 pub mod named;
-mod nodes;
-pub mod nodes_commands;
-mod nodes_graph;
-mod nodes_keys;
-mod nodes_modes;
-#[cfg(test)]
-mod nodes_tests;
-mod nodes_texts;
-pub mod nodes_tools;
+pub mod nodes;
 pub mod plan;
-pub mod problem;
-mod references;
 pub mod sandbox;
-mod scalar;
+pub mod schema;
 pub mod settings;
-pub mod shape;
 pub mod shell;
 mod spells;
 mod steps;
-mod steps_parts;
-pub mod yaml;
-mod yaml_fault;
-#[cfg(test)]
-mod yaml_fault_tests;
-mod yaml_open;
 
 use std::collections::BTreeMap;
 
+pub use crate::yaml::problem::{Place, Problem, Severity};
 pub use check::path_fault;
 pub use named::Named;
 pub use plan::Plan;
-pub use problem::{Place, Problem, Severity};
 pub use settings::{ConfigLayer, read_config};
 pub use spells::is_variable;
 
-use fields::Findings;
+use crate::workflow::fields::Findings;
+use crate::yaml;
+use crate::yaml::problem::in_order;
 use plan::{Checks, Provider};
-use problem::in_order;
 
 /// A plan, the warnings for its author, and the names to check on disk.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //! known even for a workflow that cannot run.
 
 use super::plan::{Part, StepBead};
-use super::problem::Place;
 use crate::template::spell::Spell;
+use crate::yaml::problem::Place;
 
 /// Everything to check on disk before a workflow may run.
 #[derive(Clone, Debug, Default)]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::condition::Condition;
-use super::problem::Place;
+use super::nodes::condition::Condition;
 use super::sandbox::Sandbox;
-use crate::provider::Kind;
+use crate::agent::Kind;
 use crate::template::nodes::{NodeRef, NodeText};
 use crate::template::spell::{Fault, Includes, Spell};
 use crate::template::{Missing, Scope, Template};
+use crate::yaml::problem::Place;
 
 /// Default time that an agent may be silent.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);

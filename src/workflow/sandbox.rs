@@ -12,10 +12,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fields::{Fields, Findings};
 use super::plan::Version;
-use super::shape::settings::SANDBOX;
-use super::yaml::{Node, Value};
+use super::schema::settings::SANDBOX;
+use crate::workflow::fields::{Fields, Findings};
+use crate::yaml::{Node, Value};
 
 /// Restrictions on a child process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
-use super::problem::{Place, Problem, in_order};
 use super::sandbox::{self, Sandbox};
-use super::shape::Table;
-use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
-use super::shape::steps::OF_COMMAND;
+use super::schema::Table;
+use super::schema::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
+use super::schema::steps::OF_COMMAND;
 use super::steps;
-use super::yaml::{self, Node, Value};
-use crate::ids::name_fault;
+use crate::base::ids::name_fault;
+use crate::workflow::fields::{Fields, Findings};
+use crate::yaml::problem::{Place, Problem, in_order};
+use crate::yaml::{self, Node, Value};
 
 /// The inbox of the coordinator. No agent can have this name.
 pub const COORDINATOR: &str = "coordinator";

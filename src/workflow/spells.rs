@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::check::path_fault;
-use super::fields::{Fields, Findings};
 use super::named::{Mention, Mentioned};
 use super::plan::{Isolation, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse};
-use super::problem::{Place, Problem};
-use super::yaml::{Node, Value};
-use crate::ids::name_fault;
+use crate::base::ids::name_fault;
 use crate::template::spell::Spell;
+use crate::workflow::fields::{Fields, Findings};
+use crate::yaml::problem::{Place, Problem};
+use crate::yaml::{Node, Value};
 
 /// Names with a fixed meaning in spells, which no step can have.
 pub const RESERVED: [&str; 7] = ["attempt", "bead", "loop", "previous", "step", "task", "workflow"];

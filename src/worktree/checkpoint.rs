@@ -4,8 +4,8 @@
 //! to do.
 
 use super::{TreeError, Trees, Worktree};
+use crate::base::ids::{Attempt, BeadId};
 use crate::git::Git;
-use crate::ids::{Attempt, BeadId};
 
 /// The step whose work a checkpoint saves.
 #[derive(Clone, Debug)]

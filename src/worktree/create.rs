@@ -4,14 +4,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::follow::{Expects, Has};
+use super::half_created::INITIALIZING;
 use super::look::Found;
 use super::record::RECORD;
-use super::unmade::INITIALIZING;
+use super::remote_sync::{Expects, Has};
 use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
+use crate::base::ids::BeadId;
 use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError, Lock};
-use crate::ids::BeadId;
 
 /// The way in which a worktree was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

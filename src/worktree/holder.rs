@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use super::look::{named_dir, stays};
 use super::{TreeError, Trees};
+use crate::base::ids::{Attempt, BeadId, shown};
+use crate::base::process::Process;
+use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk::{self, RealDisk};
 use crate::exec;
 use crate::git::Lock;
+use crate::git::heartbeat::Presence;
 use crate::git::lock::owners;
-use crate::git::presence::Presence;
-use crate::ids::{Attempt, BeadId, shown};
-use crate::process::Process;
-use crate::time::{Clock, SystemClock, Time};
 
 /// A request for a worktree.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub struct Holder {
     pub run: Option<String>,
     pub step: String,
     pub attempt: Attempt,
-    #[serde(flatten, deserialize_with = "crate::json::flattened")]
+    #[serde(flatten, deserialize_with = "crate::base::json::flattened")]
     pub process: Process,
     pub since: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]

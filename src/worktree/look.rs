@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::remove::some;
 use super::{DIR, Record, TreeError, Trees, branch, short_branch};
+use crate::base::ids::BeadId;
 use crate::git::repo::{self, Entry, git_dir, top_level};
 use crate::git::{Git, Lock};
-use crate::ids::BeadId;
 
 /// A worktree that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use super::checkpoint::Why;
 use super::checks::Checks;
-use super::follow::move_forward;
-use super::lane::Turn;
 use super::look::{under_way, works_at};
+use super::merge_queue::Turn;
+use super::remote_sync::move_forward;
 use super::remove::some;
 use super::save::tree_of;
 use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
+use crate::base::ids::BeadId;
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, GitError, Lock, failed, lock};
-use crate::ids::BeadId;
 
 /// Maximum number of attempts if the base moves during the merge.
 const ROUNDS: u32 = 5;

@@ -11,40 +11,40 @@
 //! **Invariant:** the list of worktrees and the records in this module are read and changed only
 //! under the repository's lock.
 
-mod away;
 mod checkpoint;
 mod checks;
 mod create;
 mod error;
-mod follow;
-mod hidden;
+pub(crate) mod half_created;
 mod holder;
-mod lane;
 mod look;
 mod merge;
+pub(crate) mod merge_queue;
 mod record;
+pub(crate) mod remote_sync;
 mod remove;
 mod review;
 mod save;
-mod strays;
+pub(crate) mod skip_worktree;
 #[cfg(test)]
 mod tests;
-mod unmade;
+pub(crate) mod trash;
+pub(crate) mod unreachable_commits;
 mod view;
 mod wait;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::base::ids::BeadId;
 use crate::exec::Stop;
 use crate::git::{Git, Repo, lock};
-use crate::ids::BeadId;
 
+pub use crate::worktree::remote_sync::{After, Expects};
 pub use checkpoint::{Checkpoint, Why};
 pub use checks::Checks;
 pub use create::{Created, Way};
 pub use error::TreeError;
-pub use follow::{After, Expects};
 pub use holder::{Hold, Holder, Wants, lives};
 pub use look::Worktree;
 pub use merge::{Block, Merge, Merged};

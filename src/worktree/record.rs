@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{TreeError, Trees};
+use crate::base::ids::BeadId;
+use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk::{self, RealDisk};
-use crate::ids::BeadId;
-use crate::time::{Clock, SystemClock, Time};
 
 /// A worktree's record. It outlives the worktree's directory and is removed with its branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

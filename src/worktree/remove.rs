@@ -2,7 +2,7 @@
 //!
 //! The order is: save under a ref, remove the directory, remove the branch, remove the record.
 //! After a kill at any point, the next call continues with the rest: a directory disappears as a
-//! whole ([`super::away`]).
+//! whole ([`super::trash`]).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,9 +11,9 @@ use super::checkpoint::readable;
 use super::look::Found;
 use super::save::Scope;
 use super::{Hold, TreeError, Trees, Wants, branch};
+use crate::base::ids::BeadId;
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
-use crate::ids::BeadId;
 
 /// The work that would be lost with a worktree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

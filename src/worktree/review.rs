@@ -7,9 +7,9 @@
 use super::look::Found;
 use super::save::{Scope, tree_of};
 use super::{TreeError, Trees, short_branch};
-use crate::digest::sha256;
+use crate::base::digest::sha256;
+use crate::base::ids::BeadId;
 use crate::git::repo::git_dir;
-use crate::ids::BeadId;
 
 /// A diff to be reviewed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 
 use super::{Record, SAVED, TreeError, Trees, Worktree, arg, branch, short_branch};
-use crate::git::presence::new_word;
+use crate::base::ids::BeadId;
+use crate::base::time::{Clock, SystemClock};
+use crate::git::heartbeat::new_word;
 use crate::git::{Git, Lock};
-use crate::ids::BeadId;
-use crate::time::{Clock, SystemClock};
 
 /// `All` also saves ignored files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

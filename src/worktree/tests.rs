@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::base::process::Process;
 use crate::exec::Stop;
 use crate::git::tests::{commit, repository};
-use crate::process::Process;
 
 fn id(text: &str) -> BeadId {
     BeadId::parse(text).unwrap()
@@ -60,7 +60,7 @@ fn a_holder_of_another_machine_is_taken_for_alive() {
         step: "s".into(),
         attempt: 1,
         process,
-        since: crate::time::Time(0),
+        since: crate::base::time::Time(0),
         mark: None,
         lease_ms: 0,
     };

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use super::look::Found;
 use super::remove::some;
 use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, lives, short_branch};
+use crate::base::ids::BeadId;
+use crate::base::time::Time;
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, Lock};
-use crate::ids::BeadId;
-use crate::time::Time;
 
 /// One bead's worktree, which may exist only in part.
 #[derive(Clone, Debug)]

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::lane::Turn;
+use super::merge_queue::Turn;
 use super::{Hold, Holder, TreeError, Trees, Wants};
+use crate::base::ids::{Attempt, BeadId};
+use crate::base::process::Process;
 use crate::exec::Stop;
+use crate::git::heartbeat::Watch;
 use crate::git::lock::owners;
-use crate::git::presence::Watch;
-use crate::ids::{Attempt, BeadId};
-use crate::process::Process;
 
 const POLL: Duration = Duration::from_millis(200);
 /// Silence after which a warning is logged. A live holder sends at least two heartbeats in this

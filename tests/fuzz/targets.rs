@@ -7,33 +7,35 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use orchestrate::bead::Bead;
-use orchestrate::digest::sha256;
+use orchestrate::agent::{End, Kind, Stream};
+use orchestrate::agent::{contract, faults, loop_signal};
+use orchestrate::attempt::{documents, spellbook};
+use orchestrate::base::digest::sha256;
+use orchestrate::base::ids::{BeadId, RunId, StepPath};
+use orchestrate::base::time::{Time, parse_duration};
 use orchestrate::engine::record::TaskRef;
 use orchestrate::exec::Mask;
 use orchestrate::exec::capture::{Capture, Mode};
-use orchestrate::fleet::Config;
-use orchestrate::fleet::config::Layer;
-use orchestrate::fleet::free::FreeTask;
-use orchestrate::fleet::{answer, post, spellbook};
-use orchestrate::ids::{BeadId, RunId, StepPath};
-use orchestrate::prompt::{contract, limits, signal};
-use orchestrate::provider::{End, Kind, Stream};
+use orchestrate::free_task::answer;
+use orchestrate::free_task::parse::FreeTask;
+use orchestrate::graph::Graph;
 use orchestrate::queue::name::{ClaimName, TaskId, TaskName};
 use orchestrate::queue::seal;
+use orchestrate::serve::http;
+use orchestrate::settings::Config;
+use orchestrate::settings::Layer;
 use orchestrate::store::{journal, snapshot};
 use orchestrate::template::nodes::NodeText;
 use orchestrate::template::spell::{Spell, no_includes};
 use orchestrate::template::{Hole, Missing, Scope, Template};
-use orchestrate::time::{Time, parse_duration};
-use orchestrate::ui::graph::Graph;
-use orchestrate::ui::serve::http;
-use orchestrate::workflow::condition::Condition;
-use orchestrate::workflow::problem::located;
+use orchestrate::workflow::bead::Bead;
+use orchestrate::workflow::nodes::condition::Condition;
 use orchestrate::workflow::shell::{self, Layout};
 use orchestrate::workflow::{
-    Compiled, Plan, Problem, Rejected, compile, compile_parsed, front, lint, read_config, yaml,
+    Compiled, Plan, Problem, Rejected, compile, compile_parsed, front, lint, read_config,
 };
+use orchestrate::yaml;
+use orchestrate::yaml::problem::located;
 use serde_json::{Map, Value, json};
 
 pub type Target = (&'static str, fn(&[u8]));
@@ -217,7 +219,7 @@ fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
 fn task_document(bytes: &[u8]) {
     seal::unseal(bytes);
     let Some(document) = object(bytes) else { return };
-    let _ = post::read(&document);
+    let _ = documents::read(&document);
     let Ok(task) = FreeTask::from_document(&document) else { return };
     let read = |_: &str| Ok(None);
     let _ = task.work(settings(), "engineer", &read, &TaskId::new(1, 2), 1);
@@ -228,11 +230,11 @@ fn status(bytes: &[u8]) {
     let (id, agent) = (TaskId::new(1, 2).to_string(), "engineer".to_owned());
     let task = TaskRef { id: id.clone(), agent, ticket: "t".into() };
     let said = document.get("ticket").cloned();
-    let record = post::record(&document, &task);
+    let record = documents::record(&document, &task);
     assert!(record.is_err() || said == Some(json!("t")), "a status counts without its ticket");
     document.insert("ticket".into(), json!("t"));
     document.insert("task_id".into(), json!(id));
-    let _ = post::record(&document, &task);
+    let _ = documents::record(&document, &task);
 }
 
 /// Lines that a journal could have: as they are, and with their sums.
@@ -303,21 +305,21 @@ fn stream(bytes: &[u8]) {
         ..End::default()
     };
     let outcome = stream.finish(&end);
-    assert!(outcome.text.len() <= orchestrate::provider::TEXT_BYTES + 64, "it is kept in bounds");
+    assert!(outcome.text.len() <= orchestrate::agent::TEXT_BYTES + 64, "it is kept in bounds");
 }
 
 fn read_answer(bytes: &[u8]) {
     let text = text(bytes);
     contract::parse(&text);
-    orchestrate::prompt::echo::without_examples(&text, &[(&*text).into()]);
-    let _ = orchestrate::prompt::answer::extract_object(&text);
+    orchestrate::agent::echo::without_examples(&text, &[(&*text).into()]);
+    let _ = orchestrate::agent::answer::extract_object(&text);
     answer::read(&text);
-    limits::classify(&text);
-    limits::notice(&text);
-    if !signal::signalled(&text, "DONE") {
-        assert!(!signal::signalled_strict(&text, "DONE"), "strict is stricter");
+    faults::classify(&text);
+    faults::notice(&text);
+    if !loop_signal::signalled(&text, "DONE") {
+        assert!(!loop_signal::signalled_strict(&text, "DONE"), "strict is stricter");
     }
-    signal::cleaned(&text, "DONE");
+    loop_signal::cleaned(&text, "DONE");
 }
 
 fn is_plain(name: &str) -> bool {

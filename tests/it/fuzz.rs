@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use orchestrate::random::Random;
+use orchestrate::base::random::Random;
 
 use crate::world::trial;
 

@@ -11,10 +11,10 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
-use orchestrate::bead::Bead;
-use orchestrate::random::Random;
-use orchestrate::workflow::yaml::{self, Node, Value};
+use orchestrate::base::random::Random;
+use orchestrate::workflow::bead::Bead;
 use orchestrate::workflow::{Place, front, read_config};
+use orchestrate::yaml::{self, Node, Value};
 
 use crate::case;
 use crate::fuzz::{below, targets};

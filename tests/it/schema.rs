@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use jsonschema::Validator;
 use libtest_mimic::Trial;
-use orchestrate::fleet::Config;
-use orchestrate::workflow::shape::schema::{Topic, schema};
-use orchestrate::workflow::{Problem, compile, read_config, yaml};
+use orchestrate::settings::Config;
+use orchestrate::workflow::schema::render::{Topic, schema};
+use orchestrate::workflow::{Problem, compile, read_config};
+use orchestrate::yaml;
 use serde_json::{Value, json};
 
 use crate::world::{World, trial};

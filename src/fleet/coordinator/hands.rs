@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
 use super::{Heard, Out};
+use crate::attempt::documents::{self, StepTask};
+use crate::attempt::work::Work;
+use crate::base::host;
+use crate::base::time::{Clock, SystemClock};
 use crate::engine::TaskRef;
 use crate::exec::Stop;
-use crate::fleet::config::Config;
-use crate::fleet::drive::{Hands, Job, Launch};
 use crate::fleet::member::unguessable;
-use crate::fleet::pool::Pool;
-use crate::fleet::post::{self, StepTask};
-use crate::fleet::work::Work;
-use crate::host;
 use crate::queue::{ClaimName, FsQueue, Task};
+use crate::run::drive::{Hands, Job, Launch};
+use crate::run::thread_pool::Pool;
+use crate::settings::Config;
 use crate::store::StoreError;
-use crate::time::{Clock, SystemClock};
 
 /// Executes what a run is owed: as a task for an agent, or in the local thread pool.
 pub(super) struct FleetHands<'a> {
@@ -67,7 +67,7 @@ impl FleetHands<'_> {
             work: work.clone(),
         };
         let limit = self.config.queue.crash_limit;
-        self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
+        self.outbox.extend(documents::step_task(task, &step, limit, SystemClock.now()));
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
         let task = task.clone();

@@ -10,11 +10,11 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::{Alive, Coordinator, Heard};
+use crate::attempt::documents::COORDINATOR;
+use crate::base::host;
+use crate::disk::hint::Change;
 use crate::exec::Stop;
-use crate::fleet::hint::Change;
 use crate::fleet::member::{Member, Rounds, uptime_ms, wait_above};
-use crate::fleet::post::COORDINATOR;
-use crate::host;
 use crate::queue::{ClaimName, FsQueue, Queue};
 
 impl Coordinator {

@@ -10,20 +10,20 @@ use std::time::Instant;
 use serde_json::Map;
 
 use super::{Coordinator, Held, Left, Out, RUNS, Reports};
+use crate::attempt::documents::{self, Asked, COORDINATOR, RunTask};
+use crate::attempt::exec_env::{self, Site, Turns};
+use crate::base::host;
+use crate::base::ids::{RunId, counted};
+use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::engine::{Event, Record, RunStatus, StepStatus};
 use crate::exec::Stop;
-use crate::fleet::drive::{self, Drive};
-use crate::fleet::open::{self, OpenError};
-use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
-use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
-use crate::host;
-use crate::ids::{RunId, counted};
 use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
+use crate::run::drive::{self, Drive};
+use crate::run::open::{self, OpenError};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{History, LoadError, StoreError};
-use crate::time::{Clock, SystemClock};
 use crate::workspace::PathError;
 
 impl Coordinator {
@@ -138,7 +138,7 @@ impl Coordinator {
             }
             _ => Record::refused(1, message, Map::new()),
         };
-        let status = post::status(claim, &record, now, now);
+        let status = documents::status(claim, &record, now, now);
         let finish = Finish { claim: claim.clone(), end, status };
         self.setup.queue.complete(&[finish]).remove(0)
     }
@@ -162,8 +162,8 @@ impl Coordinator {
         let site = Site {
             workspace: self.setup.workspace.clone(),
             logs: root.join("logs"),
-            about: credentials.clone().into_iter().chain(site::about(&run.id, root)).collect(),
-            mask: site::mask_too(&plan, &environment, credentials),
+            about: credentials.clone().into_iter().chain(exec_env::about(&run.id, root)).collect(),
+            mask: exec_env::mask_too(&plan, &environment, credentials),
             environment,
             hidden: systemd::VARIABLES.map(str::to_owned).to_vec(),
             debug: self.setup.debug,
@@ -174,9 +174,9 @@ impl Coordinator {
             parking: None,
             program: self.setup.program.clone(),
             turns: Turns::of(&config),
-            sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
+            sandboxes: crate::attempt::sandboxes::Sandboxes::of(&config, None),
         };
-        let masked = site::secrets(&plan);
+        let masked = exec_env::secrets(&plan);
         let report = reports.about(&run, &site);
         let stop = Stop::new().map_err(|error| away("drive", error))?;
         let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
@@ -397,7 +397,7 @@ pub(super) fn poison(held: &Held) -> Option<Event> {
 }
 
 pub(super) fn run_of(claim: &Claim) -> Result<RunTask, String> {
-    match post::read(&claim.task.document)? {
+    match documents::read(&claim.task.document)? {
         Asked::Run(run) => Ok(run),
         _ => Err("it is no run, which is all that a coordinator drives".into()),
     }

@@ -7,13 +7,13 @@ use std::os::unix::fs::MetadataExt as _;
 use serde_json::Map;
 
 use super::{Coordinator, Held, Out, Reports};
+use crate::attempt::documents;
+use crate::attempt::perform::Performed;
+use crate::base::host;
+use crate::base::ids::RunId;
+use crate::base::time::Time;
 use crate::engine::Record;
-use crate::fleet::perform::Performed;
-use crate::fleet::post::{self};
-use crate::host;
-use crate::ids::RunId;
 use crate::queue::{ClaimName, Place, Queue, TaskId, TaskName, UNREADABLE};
-use crate::time::Time;
 
 impl Coordinator {
     pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {
@@ -76,7 +76,7 @@ impl Coordinator {
             // It is not known yet whether the task failed or was cancelled; the next scan decides.
             Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
         };
-        let record = match post::record(status, &out.task) {
+        let record = match documents::record(status, &out.task) {
             Ok(record) => record,
             Err(reason) => {
                 tracing::warn!("a status of task {} is not believed: {reason}", out.task.id);

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Coordinator, Held, Reports, is_paused};
+use crate::attempt::documents::COORDINATOR;
+use crate::base::host;
+use crate::base::ids::RunId;
 use crate::disk;
-use crate::fleet::checkout::{Before, Suitor, Taken};
-use crate::fleet::post::COORDINATOR;
-use crate::host;
-use crate::ids::RunId;
 use crate::queue::{Claim, Queue, TaskId};
+use crate::run::checkout::{Before, Suitor, Taken};
 use crate::store::StoreError;
 
 /// The runs that wait for the checkout token, ordered by priority and then by age.

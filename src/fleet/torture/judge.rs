@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::plot::Drop;
 use super::scripts::{SCRIPTS, Script};
 use crate::engine::{RunStatus, StepStatus};
-use crate::fleet::check::{EndSeen, Lying, Report, RunSeen, State};
 use crate::fleet::member;
+use crate::health::fsck::{EndSeen, Lying, Report, RunSeen, State};
 use crate::queue::End;
 
 /// What was promised to somebody.

@@ -22,17 +22,17 @@ pub use judge::Tally;
 pub use members::Stage;
 pub use plot::Size;
 
-use super::check::{self, Calm, Finding, Kind, Report};
 use super::member;
-use super::post::{self, StepTask};
-use super::work::Work;
+use crate::attempt::documents::{self, StepTask};
+use crate::attempt::work::Work;
+use crate::base::ids::{RunId, StepPath};
+use crate::base::random::Random;
+use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::engine::{RunStatus, TaskRef};
 use crate::exec::{self, Stop};
-use crate::ids::{RunId, StepPath};
+use crate::health::fsck::{self, Calm, Finding, Kind, Report};
 use crate::queue::{FsQueue, Layout, Queue};
-use crate::random::Random;
-use crate::time::{Clock, SystemClock};
 use crate::workspace::Workspace;
 use judge::Promises;
 use members::{Member, Role};
@@ -336,7 +336,7 @@ impl Torture {
             ticket: reference.ticket.clone(),
             work: Work::new(step, 1, vec!["./step".into(), what.into()]),
         };
-        let task = post::step_task(&reference, &task, 1000, now);
+        let task = documents::step_task(&reference, &task, 1000, now);
         let Some(mut task) = task else { return Err(io::Error::other("no task")) };
         task.batch = FREE.into();
         self.queue.enqueue(&[task])?;
@@ -351,7 +351,7 @@ impl Torture {
             Drop::Task(agent) => (AGENTS[agent], ["Do it,\n".to_owned(), "whole\n".to_owned()]),
             Drop::Run(script) => {
                 let rest = format!("{}.yaml\n", SCRIPTS[script].name);
-                (post::COORDINATOR, ["workflow: ".to_owned(), rest])
+                (documents::COORDINATOR, ["workflow: ".to_owned(), rest])
             }
         };
         self.queue.open_agent(agent)?;
@@ -430,9 +430,9 @@ impl Torture {
         let workspace = Workspace::open(&self.stage.workspace)?;
         let runs = self.stage.workspace.join(".orchestrate/runs");
         // Once while all members live, for what only the living may have; then without them.
-        let alive = check::check(&workspace, &runs, Calm::Quiet)?;
+        let alive = fsck::check(&workspace, &runs, Calm::Quiet)?;
         self.send_home();
-        let report = check::check(&workspace, &runs, Calm::Quiet)?;
+        let report = fsck::check(&workspace, &runs, Calm::Quiet)?;
         let mut findings = alive.findings;
         findings.extend(report.findings.iter().cloned());
         findings.sort();

@@ -1,6 +1,6 @@
 //! What will be done to a fleet, and when: all of it follows from a seed.
 
-use crate::random::Random;
+use crate::base::random::Random;
 
 /// How large a torture is.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Doing, Running, Shop, Why};
+use crate::base::host;
+use crate::disk::hint::{Change, Hints, Patience};
 use crate::exec::Stop;
-use crate::fleet::hint::{Change, Hints, Patience};
-use crate::fleet::intake::{self, Intake};
 use crate::fleet::member::{self, Buried, Member, Process, Pulse};
-use crate::host;
+use crate::free_task::intake::{self, Intake};
 use crate::queue::name::ENDING;
 use crate::queue::{FsQueue, Queue};
 

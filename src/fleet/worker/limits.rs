@@ -10,13 +10,13 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use super::{Doing, Shop, Until};
+use crate::agent::{Kind, MachineFault};
+use crate::attempt::parking::{Entry, Pass, Target, told_in_short};
+use crate::attempt::work::Work;
 use crate::exec;
-use crate::fleet::config::Config;
-use crate::fleet::free::FreeTask;
-use crate::fleet::parking::{Entry, Pass, Target, told_in_short};
-use crate::fleet::work::Work;
-use crate::provider::{Kind, MachineFault};
+use crate::free_task::parse::FreeTask;
 use crate::queue::{Claim, Claimed, Ending, Queue};
+use crate::settings::Config;
 use crate::workflow::Configured;
 
 /// Maximum number of tasks whose targets are cached.

@@ -31,17 +31,17 @@ use self::keep::{keep_beat, stand_guard};
 use self::limits::Targets;
 use self::prepare::{given, hidden};
 use self::slot::commit_groups;
-use super::config::Config;
-use super::hint::Bell;
-use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
-use super::parking::Parking;
-use super::sandboxes::Sandboxes;
-use super::site::Environment;
+use crate::agent::Kind;
+use crate::attempt::exec_env::Environment;
+use crate::attempt::parking::Parking;
+use crate::attempt::sandboxes::Sandboxes;
+use crate::base::host;
+use crate::disk::hint::Bell;
 use crate::exec::{Mask, Stop};
-use crate::host;
-use crate::provider::Kind;
+use crate::free_task::intake::{self, FreeTasks, Intake};
 use crate::queue::{Finish, FsQueue};
+use crate::settings::Config;
 use crate::workspace::Workspace;
 
 /// The condition under which a worker ends.

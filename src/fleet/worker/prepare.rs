@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::{Setup, Shop};
+use crate::attempt::credentials;
+use crate::attempt::documents::{self, Asked, StepTask};
+use crate::attempt::exec_env::{self, Site, Turns};
+use crate::attempt::work::Work;
 use crate::exec::Mask;
-use crate::fleet::free::FreeTask;
-use crate::fleet::post::{self, Asked, StepTask};
-use crate::fleet::site::{self, Site, Turns};
-use crate::fleet::work::Work;
-use crate::fleet::{credentials, systemd};
+use crate::fleet::systemd;
+use crate::free_task::parse::FreeTask;
 use crate::queue::Claim;
 
 /// A task that is ready for execution.
@@ -34,7 +35,7 @@ impl Shop {
         if said("id") != Some(claim.name.task.id.as_str()) || said("agent") != Some(&claim.agent) {
             return Err("it is another task than its name and its inbox say".into());
         }
-        match post::read(&claim.task.document)? {
+        match documents::read(&claim.task.document)? {
             Asked::Step(step) => self.prepare_step(*step),
             Asked::Run(_) => Err("it is a run, which only a coordinator can drive".into()),
             Asked::Free => self.prepare_free(claim),
@@ -63,7 +64,7 @@ impl Shop {
         let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
         let mut site = self.site(&step.masked, own);
         site.logs = root.join("logs");
-        site.about.extend(site::about(&step.run_id, &root));
+        site.about.extend(exec_env::about(&step.run_id, &root));
         site.debug = step.debug;
         let mut work = step.work;
         work.env_pass.extend(self.setup.config.agent(&self.setup.agent).env.unwrap_or_default());

@@ -13,21 +13,21 @@ use serde_json::{Map, Value};
 
 use super::prepare::Ready;
 use super::{Doing, Running, Setup, Shop, Until, Why, spent};
+use crate::agent::{Kind, MachineFault};
+use crate::attempt::documents;
+use crate::attempt::parking::Pass;
+use crate::attempt::perform::{self, Performed, TaskTerms, Terms};
+use crate::base::host;
+use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
+use crate::disk::hint::Patience;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
-use crate::fleet::answer::Done;
-use crate::fleet::conclude;
-use crate::fleet::free::FreeTask;
-use crate::fleet::hint::Patience;
 use crate::fleet::member::{self};
-use crate::fleet::parking::Pass;
-use crate::fleet::perform::{self, Performed, TaskTerms, Terms};
-use crate::fleet::post::{self};
-use crate::host;
-use crate::provider::{Kind, MachineFault};
+use crate::free_task::answer::Done;
+use crate::free_task::parse::FreeTask;
+use crate::free_task::result;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
-use crate::time::{Clock, SystemClock, Time};
 
 impl Shop {
     /// Claims and executes tasks until the worker closes or has no reason to continue.
@@ -74,7 +74,7 @@ impl Shop {
             Err(reason) => {
                 self.audience.note(&format!("{}: {reason}", claim.name.task.file()));
                 let record = Record::refused(2, reason, Map::new());
-                let status = post::status(&claim, &record, began, SystemClock.now());
+                let status = documents::status(&claim, &record, began, SystemClock.now());
                 return self.end(Finish { claim, end: End::Failed, status }, doing);
             }
         };
@@ -152,7 +152,7 @@ impl Shop {
                 }
             }
         };
-        let mut status = post::status(&claim, &record, began, SystemClock.now());
+        let mut status = documents::status(&claim, &record, began, SystemClock.now());
         status.extend(members);
         self.keep_written(&mut status, &record);
         status.insert("logs".into(), self.logs_left(&doing).into());
@@ -177,9 +177,9 @@ impl Shop {
         let apart = tree.as_ref().map(|tree| tree.cwd.as_ref().unwrap_or(&tree.path).as_str());
         let left = tree.as_ref().and_then(|tree| tree.head.as_deref());
         let done = Done { task, id: &claim.name.task.id, agent, apart, left, asked };
-        let concluded = conclude::conclude(done, record, &doing.logs[0], config, workspace);
+        let concluded = result::conclude(done, record, &doing.logs[0], config, workspace);
         let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
-        conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
+        result::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
         let members = concluded.members();
         if let Some(warning) = &concluded.record.warning {
             tracing::warn!("task {}: {warning}", claim.name.task.id);
@@ -216,7 +216,7 @@ impl Shop {
     pub(super) fn give_up(&self, claim: Claim, doing: &Doing, why: u8, began: Time) {
         if why == Why::Cancelled as u8 {
             let record = Record::refused(128 + 15, "cancelled", Map::new());
-            let mut status = post::status(&claim, &record, began, SystemClock.now());
+            let mut status = documents::status(&claim, &record, began, SystemClock.now());
             let error = serde_json::json!({ "reason": "cancelled", "message": "cancelled" });
             status.insert("error".into(), error);
             return self.end(Finish { claim, end: End::Cancelled, status }, doing.clone());

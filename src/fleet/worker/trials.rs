@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use super::Shop;
 use super::limits::target_in;
+use crate::agent::MachineFault;
+use crate::attempt::parking::told_in_short;
+use crate::attempt::provider_check::{self, Known, Program};
+use crate::base::process::Process;
 use crate::disk;
 use crate::exec::Stop;
-use crate::fleet::parking::told_in_short;
-use crate::fleet::providers::{self, Known, Program};
-use crate::process::Process;
-use crate::provider::MachineFault;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 
@@ -21,7 +21,8 @@ const TRIED: &str = ".orchestrate/tried";
 /// Tests the configured providers whose version was never tried, and suspends those that fail.
 pub(super) fn test_new_versions(shop: &Shop, stop: &Stop) {
     for (name, provider) in shop.setup.config.providers() {
-        let Some(server) = providers::own_server(provider.adapter, &shop.setup.environment) else {
+        let Some(server) = provider_check::own_server(provider.adapter, &shop.setup.environment)
+        else {
             continue;
         };
         if let Some(version) = new_version(shop, name, provider, stop) {
@@ -33,11 +34,11 @@ pub(super) fn test_new_versions(shop: &Shop, stop: &Stop) {
 /// Returns the version of a provider's program, or `None` if it was tried before or is unknown.
 fn new_version(shop: &Shop, name: &str, provider: &Provider, stop: &Stop) -> Option<String> {
     let root = shop.setup.workspace.root();
-    let Program::Found(file) = providers::find(provider, &shop.setup.environment, root) else {
+    let Program::Found(file) = provider_check::find(provider, &shop.setup.environment, root) else {
         return None;
     };
     provider.adapter.tried()?;
-    let version = providers::version(&file, root, stop).ok()?;
+    let version = provider_check::version(&file, root, stop).ok()?;
     let known = matches!(Known::of(provider.adapter, &version), Some(Known::Tried { .. }));
     let tested = disk::machine().read(&note(shop, name));
     let tested = tested.is_ok_and(|tested| tested.trim_ascii() == version.as_bytes());
@@ -46,11 +47,11 @@ fn new_version(shop: &Shop, name: &str, provider: &Provider, stop: &Stop) -> Opt
 
 fn test(shop: &Shop, name: &str, provider: &Provider, server: &str, version: &str, stop: &Stop) {
     let setup = &shop.setup;
-    let tested = providers::in_scratch(&setup.environment, |dir| {
-        providers::try_out(name, &setup.config, &setup.environment, server, dir, stop)
+    let tested = provider_check::in_scratch(&setup.environment, |dir| {
+        provider_check::try_out(name, &setup.config, &setup.environment, server, dir, stop)
     });
     let judged = match tested {
-        Ok(Some(record)) => providers::judge(provider.adapter, &record),
+        Ok(Some(record)) => provider_check::judge(provider.adapter, &record),
         // The test was stopped, or the provider cannot run without a step.
         Ok(None) | Err(_) => return,
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
-use crate::random::Random;
+use crate::base::random::Random;
 
 const WORKERS: [&str; 5] = ["boss", "first", "ghost", "saviour0", "saviour1"];
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];

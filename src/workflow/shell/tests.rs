@@ -1,7 +1,7 @@
 //! Where values stand in scripts, and what becomes of them in shells.
 
 use super::*;
-use crate::random::Random;
+use crate::base::random::Random;
 
 /// The references that are misplaced, each with the first letter of its spot.
 fn misplaced_in(script: &str) -> String {

@@ -1,0 +1,6 @@
+//! Prompts for providers, and the reading of agents' answers: spells and the system prompt around
+//! them, the files that a prompt depends on, the answer contract, and other required forms of an
+//! answer.
+
+pub mod inject;
+pub mod spell;

@@ -1,0 +1,359 @@
+//! `orchestrate queue`: lists and changes the tasks in inboxes.
+
+use serde_json::{Map, Value, json};
+
+use super::common::Surroundings;
+use super::show::{self, put, put_json, table};
+use super::{Common, Failure, cancel};
+use crate::attempt::documents::COORDINATOR;
+use crate::base::ids::{counted, name_fault};
+use crate::base::program_name::ORCHESTRATE;
+use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
+use crate::view::stderr::harmless;
+use crate::view::{self, Board, Found, PlaceView, TaskView};
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum QueueVerb {
+    /// Show the tasks that wait or are being executed
+    Ls(LsArgs),
+    /// Show one task: what it asks for, where it is, how it went
+    Show(TaskArg),
+    /// Put a free task that has ended back into its inbox
+    Requeue(TaskArg),
+    /// Take a task out: it is cancelled, wherever it is
+    Drop(cancel::CancelTaskArgs),
+    /// Let nobody claim the tasks of an agent
+    Pause(PauseArgs),
+    /// Let the tasks of an agent be claimed again
+    Resume(AgentArg),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct LsArgs {
+    /// One agent only
+    #[arg(value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// How many tasks of each agent are shown
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+    /// Show those in `failed/` that belong to no run instead, the newest first
+    #[arg(long)]
+    pub failed: bool,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct TaskArg {
+    /// The task: its id or the beginning of it
+    #[arg(value_name = "TASK")]
+    pub task: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct AgentArg {
+    #[arg(value_name = "AGENT")]
+    pub agent: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PauseArgs {
+    #[arg(value_name = "AGENT")]
+    pub agent: String,
+    /// Why, for those who wonder
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+}
+
+pub fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    match verb {
+        QueueVerb::Ls(args) => list(args, &around),
+        QueueVerb::Show(args) => show_task(args, &around),
+        QueueVerb::Requeue(args) => {
+            let queue = show::need_queue(&around)?;
+            let board = show::board(&around, Some(queue.clone()))?;
+            requeue(&around, &queue, &board, &show::task(&board, &args.task)?)
+        }
+        QueueVerb::Drop(args) => cancel::drop_task(args, &around),
+        QueueVerb::Pause(args) => pause(args, &around),
+        QueueVerb::Resume(args) => resume(args, &around),
+    }
+}
+
+fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::queue_if_any(around)?;
+    let board = show::board(around, queue)?;
+    if args.failed {
+        return list_failed(args, around, &board);
+    }
+    let mut inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
+    if let Some(agent) = &args.agent {
+        check_agent(agent)?;
+        let known: Vec<&str> = inboxes.iter().map(|inbox| inbox.agent.as_str()).collect();
+        if !known.contains(&agent.as_str()) && !is_configured(around, agent) {
+            let failure = Failure::new(2, format!("there is no inbox of `{agent}`"));
+            return Err(match known.is_empty() {
+                true => failure.hint("there is none at all"),
+                false => failure.hint(format!("there are `{}`", known.join("`, `"))),
+            });
+        }
+        inboxes.retain(|inbox| inbox.agent == *agent);
+    }
+    let (mut shown, mut rows, mut more) = (Vec::new(), Vec::new(), 0);
+    for inbox in inboxes {
+        let (tasks, total) =
+            board.tasks(&inbox.agent, args.limit).map_err(|error| show::unreadable(&error))?;
+        more += total - tasks.len();
+        rows.extend(tasks.iter().map(row));
+        let mut inbox = serde_json::to_value(&inbox).unwrap_or_default();
+        inbox["tasks"] = serde_json::to_value(tasks).unwrap_or_default();
+        shown.push(inbox);
+    }
+    if around.common.json {
+        put_json("queue/v1", json!({ "inboxes": shown }))?;
+        return Ok(0);
+    }
+    let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
+    if dropped > 0 {
+        let files = if dropped == 1 { "file that is no task" } else { "files that are no tasks" };
+        around.say(format!("{dropped} dropped {files} yet"));
+    }
+    show::say_parked(around, &board);
+    show::say_ignored(around, args.agent.as_deref());
+    if rows.is_empty() && more > 0 {
+        around.say(format!("{} to be shown: say so with `--limit`", counted(more, "task")));
+        return Ok(0);
+    }
+    if rows.is_empty() {
+        around.say("no task is waiting or being executed");
+        return Ok(0);
+    }
+    let titles = ["TASK", "AGENT", "STATE", "ATTEMPT", "WHAT", "RUN", "BY"];
+    rows.insert(0, titles.map(str::to_owned).to_vec());
+    put(&table(&rows))?;
+    if more > 0 {
+        around.say(format!("and {more} more; `--limit` shows them"));
+    }
+    Ok(0)
+}
+
+/// Lists failed tasks that belong to no run.
+fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8, Failure> {
+    if let Some(agent) = &args.agent {
+        check_agent(agent)?;
+    }
+    let (tasks, total) = board
+        .failed_tasks(args.agent.as_deref(), args.limit)
+        .map_err(|error| show::unreadable(&error))?;
+    if around.common.json {
+        put_json("queue/v1", json!({ "inboxes": [], "failed": tasks }))?;
+        return Ok(0);
+    }
+    if tasks.is_empty() {
+        around.say("no task is in failed/, but for those of runs");
+        return Ok(0);
+    }
+    let mut rows =
+        vec![["TASK", "AGENT", "ATTEMPT", "WHAT", "WHEN", "WHY"].map(str::to_owned).to_vec()];
+    rows.extend(tasks.iter().map(|task| {
+        let PlaceView::Failed(ended) = &task.place else { return Vec::new() };
+        let (attempt, at) = (task.attempt.to_string(), ended.at.clone().unwrap_or_default());
+        let (label, why) = (task.label.clone(), ended.message.clone());
+        vec![task.task.clone(), task.agent.clone(), attempt, label, at, why]
+    }));
+    put(&harmless(&table(&rows)))?;
+    if total > tasks.len() {
+        around.say(format!("and {} more; `--limit` shows them", total - tasks.len()));
+    }
+    around.say("`orchestrate why TASK` says more, `orchestrate retry TASK` does it again");
+    Ok(0)
+}
+
+fn row(task: &TaskView) -> Vec<String> {
+    let by = match &task.place {
+        PlaceView::Claimed { worker, host, life, .. } => {
+            let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            format!("{worker}{host}, {}", life.label())
+        }
+        PlaceView::Waiting { paused: Some(_), .. } => "paused".to_owned(),
+        PlaceView::Waiting { parked: Some(_), .. } => "provider parked".to_owned(),
+        _ => String::new(),
+    };
+    let run = task.run_id.clone().unwrap_or_else(|| "-".to_owned());
+    vec![
+        task.task.clone(),
+        task.agent.clone(),
+        task.place.word().to_owned(),
+        task.attempt.to_string(),
+        task.label.clone(),
+        run,
+        by,
+    ]
+}
+
+fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::need_queue(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    let found = show::task(&board, &args.task)?;
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let view = board.task(&found).map_err(failed)?;
+    let task = queue.read(&found.place, &found.batch).map_err(failed)?;
+    let document = task.map(|task| for_people(task.document));
+    let status = match &found.place {
+        Place::Ended { end, name, .. } => queue.status(*end, &found.batch, name).map_err(failed)?,
+        _ => None,
+    };
+    let status = status.map(for_people);
+    let earlier = earlier_statuses(&queue, &view.task);
+    let file = file_of(&queue, &found);
+    if around.common.json {
+        let body = json!({
+            "task": view, "file": file, "document": document, "status": status,
+            "earlier": earlier,
+        });
+        put_json("task-view/v1", body)?;
+        return Ok(0);
+    }
+    let mut text = format!("{}\n  {file}\n", view::why_task(&view));
+    text.push_str(&section("document", document.map(Value::Object).as_ref()));
+    text.push_str(&section("status", status.map(Value::Object).as_ref()));
+    for (number, status) in earlier.iter().enumerate() {
+        text.push_str(&section(&format!("earlier status {}", number + 1), Some(status)));
+    }
+    put(&text)?;
+    Ok(0)
+}
+
+/// Removes the claim's ticket from a document: a process that knows the ticket can end the task.
+fn for_people(mut document: Map<String, Value>) -> Map<String, Value> {
+    document.shift_remove("ticket");
+    document
+}
+
+fn section(title: &str, value: Option<&Value>) -> String {
+    let Some(value) = value else { return String::new() };
+    format!("{title}\n{}\n", serde_json::to_string_pretty(value).unwrap_or_default())
+}
+
+/// Returns the current file of a task, relative to the workspace.
+fn file_of(queue: &FsQueue, found: &Found) -> String {
+    let layout = &queue.layout;
+    let path = match &found.place {
+        Place::Waiting { agent, name } => layout.inbox(agent).join(name.file()),
+        Place::Claimed { agent, name } => layout.claimed(agent).join(name.file()),
+        Place::Ended { end, name, by } => layout.end(*end, &found.batch).join(name.ended(by)),
+    };
+    path.strip_prefix(&layout.root).unwrap_or(&path).display().to_string()
+}
+
+/// Returns the statuses of earlier attempts of a task: those that were requeued and those that came
+/// too late.
+fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
+    let entries = std::fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
+    let mut found: Vec<(u64, Map<String, Value>)> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().contains(id))
+        .filter_map(|entry| seal::unseal(&std::fs::read(entry.path()).ok()?))
+        .map(|status| (status.get("attempt").and_then(Value::as_u64).unwrap_or(0), status))
+        .collect();
+    found.sort_by_key(|(attempt, _)| *attempt);
+    found.into_iter().map(|(_, status)| Value::Object(for_people(status))).collect()
+}
+
+/// Puts an ended free task back into its inbox. Refuses tasks of a run: only the run repeats them.
+pub fn requeue(
+    around: &Surroundings,
+    queue: &FsQueue,
+    board: &Board,
+    found: &Found,
+) -> Result<u8, Failure> {
+    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let (id, agent) = (&view.task, &view.agent);
+    let Place::Ended { end, name, by } = &found.place else {
+        return Err(Failure::new(1, view::why_task(&view)).hint(format!(
+            "only what has ended is put back; `{ORCHESTRATE} cancel {id}` ends it"
+        )));
+    };
+    if let (Some(run), "step" | "run") = (&view.run_id, view.kind.as_str()) {
+        let message = match view.kind.as_str() {
+            "run" => format!("task {id} is run {run} itself"),
+            _ => format!("task {id} is of run {run}, which has taken its result in"),
+        };
+        let hint = format!("`{ORCHESTRATE} retry {run}` goes on with the run");
+        return Err(Failure::new(2, message).hint(hint));
+    }
+    // A dropped file that was rejected never became a task.
+    if view.kind.is_empty() {
+        let file = file_of(queue, found);
+        return Err(Failure::new(2, view::why_task(&view)).hint(format!(
+            "it never became a task: mend its text, which is in `{file}`, and put it into \
+             inbox/{agent} anew"
+        )));
+    }
+    let requeued = queue.requeue(*end, &found.batch, name, by);
+    match requeued.map_err(|error| show::unreadable(&error))? {
+        Ending::Committed => {}
+        Ending::Fenced => {
+            return Err(Failure::new(1, format!("task {id} was moved by somebody else meanwhile")));
+        }
+    }
+    let was = match end {
+        End::Processed => "processed",
+        End::Failed => "failed",
+        End::Cancelled => "cancelled",
+    };
+    if around.common.json {
+        put_json("requeue/v1", json!({ "task": id, "agent": agent, "was": was }))?;
+    } else {
+        put(&format!("task {id} waits in inbox/{agent} again\n"))?;
+    }
+    if board.members.serving(agent).next().is_none() {
+        tracing::warn!("no `{agent}` worker is alive: `orchestrate worker {agent}` starts one");
+    }
+    Ok(0)
+}
+
+fn check_agent(agent: &str) -> Result<(), Failure> {
+    match name_fault(agent) {
+        Some(fault) => Err(Failure::new(2, format!("`{agent}` cannot name an agent: {fault}"))),
+        None => Ok(()),
+    }
+}
+
+fn is_configured(around: &Surroundings, agent: &str) -> bool {
+    around.config.agents().contains_key(agent) || agent == COORDINATOR
+}
+
+fn pause(args: &PauseArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let PauseArgs { agent, reason } = args;
+    check_agent(agent)?;
+    let queue = super::fleet::open_queue(around)?;
+    let known = queue.agents().map_err(|error| show::unreadable(&error))?;
+    if !is_configured(around, agent) && !known.contains(agent) {
+        tracing::warn!("nobody knows an agent `{agent}`: neither the settings nor the inboxes");
+    }
+    queue.pause(agent, reason).map_err(|error| show::unreadable(&error))?;
+    told(around, agent, true, reason)
+}
+
+fn resume(args: &AgentArg, around: &Surroundings) -> Result<u8, Failure> {
+    check_agent(&args.agent)?;
+    let queue = show::need_queue(around)?;
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    if queue.paused(&args.agent).map_err(failed)?.is_none() {
+        around.say(format!("`{}` was not paused", args.agent));
+        return if around.common.json { told(around, &args.agent, false, "") } else { Ok(0) };
+    }
+    queue.resume(&args.agent).map_err(failed)?;
+    told(around, &args.agent, false, "")
+}
+
+fn told(around: &Surroundings, agent: &str, paused: bool, reason: &str) -> Result<u8, Failure> {
+    if around.common.json {
+        let body = json!({ "agent": agent, "paused": paused, "reason": reason });
+        put_json("pause/v1", body)?;
+    } else if paused {
+        put(&format!("`{agent}` is paused; what is being executed goes on\n"))?;
+    } else {
+        put(&format!("`{agent}` is served again\n"))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,591 @@
+//! `orchestrate resume`: continues a run that failed, waits or was stopped.
+
+use std::io::ErrorKind::NotFound;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::common::{self, Driver, Loaded, NewRun, Owned, RunOptions, Surroundings};
+use super::coordinator::{self, Back};
+use super::signals::{self, Signals};
+use super::{Common, Failure, cancel, fleet, home, request, retry, show};
+use crate::attempt::documents::COORDINATOR;
+use crate::attempt::exec_env;
+use crate::attempt::source_files::{self, Since};
+use crate::base::ids::RunId;
+use crate::base::program_name::ORCHESTRATE;
+use crate::base::time::{Clock, SystemClock};
+use crate::disk;
+use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
+use crate::exec;
+use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
+use crate::run::drive::Report as _;
+use crate::run::edit::{self, Difference, Edit, EditError};
+use crate::run::grimoires;
+use crate::run::open::{self, OpenError};
+use crate::run::run_task;
+use crate::store::lock::{self, LockError};
+use crate::store::{self, LoadError, Store, StoreError};
+use crate::view::Board;
+use crate::view::progress::TextReport;
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ResumeArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN", default_value = "latest")]
+    pub run: String,
+    /// Begin anew, as a new run with the same context
+    #[arg(long, conflicts_with = "repair")]
+    pub force_restart: bool,
+    /// Rebuild a damaged state from the journal or a backup first
+    #[arg(long)]
+    pub repair: bool,
+    /// Continue with the edited workflow, if the steps that completed are unchanged
+    #[arg(long, conflicts_with = "force_restart")]
+    pub accept_changes: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// Reason to continue a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A user asked to continue it.
+    Asked,
+    /// A user answered a gate. The run continues as if it had had a driver all the time.
+    Answered,
+}
+
+pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
+    take_up(args, common, Why::Asked)
+}
+
+/// Continues a run without a driver, as far as an answered gate allows.
+pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result<u8, Failure> {
+    let (run, options) = (id.to_string(), options.clone());
+    let args =
+        ResumeArgs { run, force_restart: false, repair: false, accept_changes: false, options };
+    take_up(&args, common, Why::Answered)
+}
+
+fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> {
+    let mut around = Surroundings::look(common)?;
+    let (id, root) = common::find_run(&around, &args.run)?;
+    // A run that one process drives does not need the queue, not even an undamaged one.
+    if !args.force_restart
+        && is_of_fleet(&root)
+        && let Some(queue) = show::queue_if_any(&around)?
+    {
+        return of_fleet(args, &mut around, queue, &id, &root, why);
+    }
+    if args.force_restart {
+        home::check(&around, &id, &root)?;
+        // A run without its workflow cannot be driven, so no lock is needed.
+        let _lock = match lock::take(&root) {
+            Err(LockError::Io(error)) if error.kind() == NotFound => None,
+            taken => Some(taken.map_err(|error| common::cannot_lock(error, &root, &id))?),
+        };
+        return restart(&around, args, &id, &root);
+    }
+    let mut owned = own(&mut around, &id, &root, args.repair)?;
+    refuse_cancelled(&owned, why)?;
+    if is_over(&owned.run, why) {
+        return nothing_to_do(&around, owned);
+    }
+    if !args.accept_changes {
+        refuse_idle(&owned, why)?;
+    }
+    args.options.check(&owned.plan, Driver::Alone)?;
+    settle_source(&around, &mut owned, args.accept_changes, None)?;
+    if why == Why::Asked {
+        cancel::forget(None, &id, &root)?;
+    }
+    let signals = signals::listen()?;
+    go_on(&around, owned, &root, &args.options, &signals, why)
+}
+
+/// Returns true if nothing remains to execute. A failed run continues only if a user asks for it.
+fn is_over(run: &Run, why: Why) -> bool {
+    run.status == RunStatus::Completed || (why == Why::Answered && run.status != RunStatus::Running)
+}
+
+/// Refuses to resume a cancelled run: a user or the workflow ended it on purpose, so only `retry`
+/// continues it.
+fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
+    let Owned { run, plan, .. } = owned;
+    if run.status != RunStatus::Cancelled || why == Why::Answered {
+        return Ok(());
+    }
+    let (id, unit) = (&run.id, plan.unit());
+    let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    let message = format!("run {id} was cancelled, and is not resumed{reason}");
+    Err(Failure::new(4, message).hint(format!(
+        "`{ORCHESTRATE} retry {id}` takes it up where it stands, `{ORCHESTRATE} retry {id} --from \
+         {name}` from a {unit} on; `orchestrate run {file}` begins anew",
+        name = unit.to_uppercase(),
+        file = run.origin.workflow_file,
+    )))
+}
+
+/// Refuses to resume a graph that has no node left to execute: it would only fail again.
+fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
+    let Owned { run, plan, .. } = owned;
+    if plan.root.edges.is_none() || engine::has_more(plan, run) || why == Why::Answered {
+        return Ok(());
+    }
+    let id = &run.id;
+    let message = format!("run {id} has nothing to go on with: all its nodes were skipped");
+    Err(Failure::new(1, message).hint(format!(
+        "`{ORCHESTRATE} retry {id} --from NODE` looks at a node again; `{ORCHESTRATE} run {file}` \
+         begins anew",
+        file = run.origin.workflow_file,
+    )))
+}
+
+fn is_of_fleet(root: &Path) -> bool {
+    open::origin(root).is_some_and(|origin| origin.fleet)
+}
+
+/// Takes ownership of a run without a driver. Locks it, and loads its own settings, plan and state.
+pub fn own(
+    around: &mut Surroundings,
+    id: &RunId,
+    root: &Path,
+    repair: bool,
+) -> Result<Owned, Failure> {
+    home::check(around, id, root)?;
+    let lock = common::take_lock(root, id)?;
+    let kept = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
+    let today = std::mem::replace(&mut around.config, kept);
+    // Notification settings come from the current driver, not from the run.
+    around.config.notify = today.notify;
+    let workspace = common::open_workspace(around)?;
+    let plan = open::frozen_plan(&workspace, &around.config, root)
+        .map_err(|error| cannot_open(error, id))?;
+    let disk = disk::machine();
+    let (store, run) = match Store::load(disk.clone(), root, &plan) {
+        Ok(loaded) => {
+            if repair {
+                around.say(format!("run {id} is whole: there is nothing to repair"));
+            }
+            loaded
+        }
+        Err(error) if repair => {
+            around.say(format!("{error}"));
+            let (mut store, run, by) =
+                Store::repair(disk, root, &plan).map_err(|error| beyond_repair(error, id))?;
+            let saved = store.save(&plan, &run, SystemClock.now());
+            saved.map_err(|error| common::disk_failure(&error, id))?;
+            around.say(format!("state rebuilt from {by}"));
+            (store, run)
+        }
+        Err(error) if Store::is_beyond_repair(disk, root, &plan) => {
+            return Err(beyond_repair(error, id));
+        }
+        Err(error) => return Err(damaged(error, id)),
+    };
+    Ok(Owned { plan, run, store, lock, checkout: None })
+}
+
+/// Reports that an ended run needs no work. Returns the exit code for its status.
+pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
+    let Owned { plan, run, mut store, .. } = owned;
+    let id = &run.id;
+    let (code, word) = match run.status {
+        RunStatus::Completed => (0, "has completed"),
+        RunStatus::Cancelled => (4, "was cancelled"),
+        RunStatus::Blocked => (1, "is blocked"),
+        _ => (1, "has failed"),
+    };
+    if code == 0 {
+        cancel::forget(None, id, store.root())?;
+    }
+    // The snapshot may be older than the journal, or may just have been repaired.
+    store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
+    end_orphans(around, id);
+    let exit = common::tell_outcome(around, &plan, &run, code);
+    around.say(format!("run {id} {word} already; there is nothing to do"));
+    Ok(exit)
+}
+
+/// Drives a run that this process owns.
+pub fn go_on(
+    around: &Surroundings,
+    mut owned: Owned,
+    root: &Path,
+    options: &RunOptions,
+    signals: &Signals,
+    why: Why,
+) -> Result<u8, Failure> {
+    let id = owned.run.id.clone();
+    owned.checkout = common::take_checkout(around, &owned.plan)?;
+    end_orphans(around, &id);
+    common::keep_log(around, &owned.plan, root, &id)?;
+    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    let event = Some(resumed(around, &owned.run, options, why));
+    let (code, _) = common::drive(around, owned, options, signals, event)?;
+    Ok(code)
+}
+
+/// Returns the event that records that a run continues.
+fn resumed(around: &Surroundings, run: &Run, options: &RunOptions, why: Why) -> Event {
+    Event::Resumed { policy: policy(around, run, options), asked: why == Why::Asked }
+}
+
+/// Returns the policy to continue with: flags given now override those the run was created with.
+fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
+    options.policy(run.origin.policy.clone()).limit_visits(around.config.max_visits)
+}
+
+/// Records that a run continues: if a user asked for it, and the policy if it changed. Without this
+/// event, a coordinator does not restart an ended run.
+pub fn record_resumed(
+    around: &Surroundings,
+    owned: &mut Owned,
+    options: &RunOptions,
+    why: Why,
+) -> Result<(), Failure> {
+    let same = policy(around, &owned.run, options) == owned.run.origin.policy;
+    // Only this event restarts an ended run: a process that picks it up after a crash leaves it
+    // ended.
+    if why == Why::Answered && same && owned.run.status == RunStatus::Running {
+        return Ok(());
+    }
+    let event = resumed(around, &owned.run, options, why);
+    let Owned { plan, run, store, .. } = owned;
+    let now = SystemClock.now();
+    let recorded = store.record(now, &event);
+    crate::engine::apply(plan, run, now, &event);
+    recorded
+        .and_then(|()| store.hand_over(plan, run, now))
+        .map_err(|error| common::disk_failure(&error, &run.id))
+}
+
+/// Drives a run of a fleet in this process. Its steps are still tasks for workers.
+fn of_fleet(
+    args: &ResumeArgs,
+    around: &mut Surroundings,
+    queue: Arc<FsQueue>,
+    id: &RunId,
+    root: &Path,
+    why: Why,
+) -> Result<u8, Failure> {
+    fleet::check_state_dir(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    retry::free_from_the_dead(around, &queue, &board, id)?;
+    // The run uses its own settings; the process that drives it uses the current ones.
+    let today = around.config.clone();
+    let mut owned = own(around, id, root, args.repair)?;
+    refuse_cancelled(&owned, why)?;
+    if is_over(&owned.run, why) {
+        return nothing_to_do(around, owned);
+    }
+    refuse_idle(&owned, why)?;
+    args.options.check(&owned.plan, Driver::ForFleet)?;
+    settle_source(around, &mut owned, args.accept_changes, None)?;
+    record_resumed(around, &mut owned, &args.options, why)?;
+    around.config = today;
+    // An answer does not withdraw a request to cancel the run.
+    if why == Why::Asked {
+        cancel::forget(Some(&queue), id, root)?;
+    }
+    fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
+    let Some(claim) = claim_run(&queue, &owned)? else {
+        return left_to_coordinator(around, &queue, &board, id);
+    };
+    let signals = signals::listen()?;
+    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    tell_before(around, &owned, &args.options, why);
+    let Owned { plan, store, lock, .. } = owned;
+    // `coordinator::drive` takes the lock itself.
+    drop((store, lock));
+    let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
+    Ok(code)
+}
+
+/// Reports the steps that are not executed again. The event itself is already recorded.
+fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: Why) {
+    let Owned { plan, run, .. } = owned;
+    let mask = exec_env::mask(plan, &around.environment);
+    let mut report = TextReport::new(common::telling(around, options), around.colour(), mask);
+    report.happened(plan, run, &resumed(around, run, options, why));
+}
+
+/// Reports that a coordinator claimed the run first and continues it.
+fn left_to_coordinator(
+    around: &Surroundings,
+    queue: &FsQueue,
+    board: &Board,
+    id: &RunId,
+) -> Result<u8, Failure> {
+    let who = match run_task::find(queue, id).map_err(|error| show::unreadable(&error))? {
+        Some(Place::Claimed { name, .. }) => {
+            let member = board.members.get(&name.worker);
+            let host = member.map(|member| format!(" on {}", member.process.host));
+            format!("coordinator {}{}", name.worker, host.unwrap_or_default())
+        }
+        _ => "a coordinator".to_owned(),
+    };
+    around.say(format!("run {id} goes on: {who} has taken it up"));
+    around.say(format!("follow it: {ORCHESTRATE} logs {id} --follow"));
+    if around.common.json {
+        show::put_json("retry/v1", json!({ "run_id": id, "from": null }))?;
+    }
+    Ok(0)
+}
+
+/// Claims the task of a run, wherever it is. Returns the claim and the run's owner if it is stopped
+/// early, or `None` if a coordinator claimed the task as soon as it was waiting.
+fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let id = &owned.run.id;
+    let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));
+    let mut back = Back::Owner;
+    match run_task::find(queue, id).map_err(failed)? {
+        None => {
+            let task = run_task::make(queue, &owned.run, owned.store.term());
+            let claim = queue.enqueue_claimed(&task).map_err(failed)?;
+            return Ok(Some((claim, back)));
+        }
+        Some(Place::Ended { end, name, by }) => {
+            let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
+            if moved == Ending::Fenced {
+                return Err(taken());
+            }
+        }
+        Some(Place::Waiting { .. }) => back = Back::Queue,
+        Some(Place::Claimed { .. }) => return Err(taken()),
+    }
+    let Some(Place::Waiting { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
+        return Ok(None);
+    };
+    match queue.claim_this(COORDINATOR, &name).map_err(failed)? {
+        Claimed::Task(claim) => Ok(Some((*claim, back))),
+        _ if queue.paused(COORDINATOR).map_err(failed)?.is_some() => {
+            Err(Failure::new(1, "`coordinator` is paused: no run may be driven")
+                .hint("`orchestrate queue resume coordinator` lets runs go on"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Ends leftover child processes of the previous driver. That driver is gone: this process holds
+/// the lock.
+fn end_orphans(around: &Surroundings, id: &RunId) {
+    let orphans = exec::sweep(&format!("{id}/"));
+    if orphans > 0 {
+        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
+    }
+}
+
+fn damaged(error: LoadError, id: &RunId) -> Failure {
+    match error {
+        LoadError::Damaged { .. } => Failure::new(7, error).hint(
+            "`--repair` rebuilds it from the journal or a backup; `--force-restart` begins anew",
+        ),
+        LoadError::Disk(error) => common::disk_failure(&error, id),
+    }
+}
+
+/// Returns the failure for a run that cannot be repaired.
+fn beyond_repair(error: LoadError, id: &RunId) -> Failure {
+    match error {
+        LoadError::Damaged { .. } => Failure::new(7, error).hint(common::begins_anew(id)),
+        LoadError::Disk(error) => common::disk_failure(&error, id),
+    }
+}
+
+/// Returns the failure for a run that cannot be opened.
+fn cannot_open(error: OpenError, id: &RunId) -> Failure {
+    match error {
+        OpenError::State(error) => damaged(error, id),
+        error => common::cannot_read(id, &error),
+    }
+}
+
+/// Decides which workflow a stopped run continues with: its own copy or, with `accept`, the edited
+/// file. A refusal comes before any change to the run.
+pub fn settle_source(
+    around: &Surroundings,
+    owned: &mut Owned,
+    accept: bool,
+    from: Option<&str>,
+) -> Result<(), Failure> {
+    let file = owned.run.origin.workflow_file.clone();
+    if !accept || grimoires::is_built_in(&file) {
+        return check_source(around, &owned.plan, &owned.run);
+    }
+    let loaded = common::load(around, Path::new(&file))?;
+    super::run::tell_warnings(around, &loaded);
+    let (id, root) = (owned.run.id.clone(), owned.store.root().to_owned());
+    let mut plan =
+        match &owned.run.origin.only_step {
+            None => loaded.plan.clone(),
+            Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
+                Failure::new(2, format!("the edited `{file}` has no step `{step}`"))
+            })?,
+        };
+    if (plan.root.edges.is_some()) != (owned.plan.root.edges.is_some()) {
+        let message = format!("the edited `{file}` is written in another dialect");
+        return Err(Failure::new(1, message).hint(anew(&id)));
+    }
+    if let Some(step) = from {
+        retry::check_step(&plan, &owned.run, step)?;
+    }
+    let failed = |error: StoreError| common::disk_failure(&error, &id);
+    let old_text = edit::frozen_text(&root, &owned.run).map_err(|source| {
+        failed(StoreError { doing: "read", path: root.join(store::DEFINITION), source })
+    })?;
+    common::keep_parts(around, &root, &plan, &loaded).map_err(failed)?;
+    source_files::learn(&mut plan, &root);
+    let edit = Edit {
+        old_text: &old_text,
+        new_text: &loaded.text,
+        new_checksum: loaded.checksum(),
+        old_plan: &owned.plan,
+        new_plan: &plan,
+        from,
+        again: from.map(|step| retry::done_again(&plan, step)).unwrap_or_default(),
+    };
+    let differences = edit.differences(&owned.run);
+    if let Some(first) = differences.first() {
+        let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
+        let message = format!("run {id} cannot continue with `{file}`: {}", list.join("; "));
+        return Err(Failure::new(1, message).hint(format!(
+            "`{ORCHESTRATE} retry {id} --from {step} --accept-changes` executes it and what \
+             follows; `{ORCHESTRATE} resume {id} --force-restart` starts over",
+            step = first.step.split('.').next().unwrap_or(&first.step),
+        )));
+    }
+    let adopted = edit.adopt(&mut owned.store, &mut owned.run, SystemClock.now());
+    adopted.map_err(|error| match error {
+        EditError::Disk(error) => failed(error),
+        EditError::Untranslatable(why) => {
+            let message = format!("run {id} cannot continue with `{file}`: {why}");
+            Failure::new(1, message).hint(format!(
+                "`{ORCHESTRATE} retry {id} --from STEP --accept-changes` names the step to \
+                 continue from"
+            ))
+        }
+    })?;
+    owned.plan = plan;
+    around.say(format!("run {id} continues with the edited `{file}`"));
+    Ok(())
+}
+
+/// Checks that the workflow file is unchanged since the run was created. A changed file is an
+/// error; for a graph it is a warning, and the run continues with its own copy. Call it before
+/// changing anything of the run.
+pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
+    warn_of_parts(around, run);
+    let file = &run.origin.workflow_file;
+    if grimoires::is_built_in(file) {
+        return Ok(());
+    }
+    match std::fs::read(common::workflow_path(around, Path::new(file))) {
+        Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
+            let message = format!("`{file}` was changed since run {} began", run.id);
+            if plan.root.edges.is_some() {
+                tracing::warn!(
+                    "{message}; it goes on with its own copy; `--accept-changes` continues with \
+                     the edited file; {}",
+                    anew(&run.id)
+                );
+                return Ok(());
+            }
+            Err(Failure::new(1, message).hint(format!(
+                "undo the change; or `{ORCHESTRATE} resume {id} --accept-changes` continues with \
+                 it if the completed steps are unchanged; or `{ORCHESTRATE} resume {id} \
+                 --force-restart` starts over",
+                id = run.id
+            )))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::warn!("cannot compare `{file}` with the run's own copy: {error}");
+            Ok(())
+        }
+    }
+}
+
+/// Warns about part files that changed since the run was created: the run continues with its own
+/// copies.
+fn warn_of_parts(around: &Surroundings, run: &Run) {
+    let home = request::home(around);
+    for source in source_files::sources(&around.state_dir.join(run.id.as_str())).values() {
+        let since = source.since(&source.path(&around.workspace, home.as_deref()));
+        if since != Since::Same {
+            let (file, words, anew) = (&source.from, since.words(), anew(&run.id));
+            tracing::warn!("`{file}` {words}; it goes on with its own copy; {anew}");
+        }
+    }
+}
+
+/// Returns the hint that explains how to run the current files.
+fn anew(id: &RunId) -> String {
+    format!("`{ORCHESTRATE} resume {id} --force-restart` begins anew with what is there now")
+}
+
+/// Creates a new run of the same workflow with the same context and policy.
+fn restart(
+    around: &Surroundings,
+    args: &ResumeArgs,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    let origin = match open::origin(root) {
+        Some(origin) => origin,
+        None => frozen_origin(around, root, id)?,
+    };
+    let loaded: Loaded = common::load(around, Path::new(&origin.workflow_file))?;
+    super::run::tell_warnings(around, &loaded);
+    let plan = match &origin.only_step {
+        None => loaded.plan.clone(),
+        Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
+            Failure::new(2, format!("`{}` has no step `{step}`", origin.workflow_file))
+        })?,
+    };
+    let mut context = loaded.plan.context.clone();
+    context.extend(origin.context);
+    args.options.check(&plan, Driver::here(origin.fleet))?;
+    let policy = args.options.policy(origin.policy);
+    let (only_step, archive, fleet) = (origin.only_step, origin.archive, origin.fleet);
+    let request = origin.request;
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet, request };
+    let signals = signals::listen()?;
+    if fleet {
+        let (code, _) = coordinator::run(around, new, &args.options, &signals)?;
+        return Ok(code);
+    }
+    let owned = common::create(around, new)?;
+    around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
+    let (code, _) = common::drive(around, owned, &args.options, &signals, None)?;
+    Ok(code)
+}
+
+/// Returns an origin for a run whose documents cannot be read. Only its copy of the workflow is
+/// left.
+fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origin, Failure> {
+    let path = root.join(store::DEFINITION);
+    if !path.exists() {
+        let message = format!("nothing of run {id} can be read, not even its workflow");
+        return Err(Failure::new(7, message).hint(common::only_removed()));
+    }
+    around.say("warning: the context of the run cannot be read; the workflow's own is taken");
+    Ok(Origin {
+        run_id: id.as_str().to_owned(),
+        workflow_file: path.to_string_lossy().into_owned(),
+        workflow_checksum: String::new(),
+        run_root: root.to_string_lossy().into_owned(),
+        workspace: None,
+        context: serde_json::Map::new(),
+        policy: Policy::default(),
+        only_step: None,
+        archive: None,
+        fleet: false,
+        request: None,
+        definition: None,
+    })
+}

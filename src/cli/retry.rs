@@ -1,0 +1,257 @@
+//! `orchestrate retry`: continues a run without a driver, from its current state or from a given
+//! step, or requeues an ended free task.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::common::{self, Driver, Owned, RunOptions, Surroundings};
+use super::resume::Why;
+use super::show::{self, Target, put, put_json};
+use super::{Common, Failure, cancel, fleet, queue, resume, signals};
+use crate::base::ids::{RunId, shown};
+use crate::base::program_name::ORCHESTRATE;
+use crate::base::time::{Clock, SystemClock};
+use crate::engine::{self, Event, Run, RunStatus};
+use crate::fleet::member::Undertaker;
+use crate::queue::{Ending, FsQueue, Place, Queue};
+use crate::run::run_task;
+use crate::store::{Store, StoreError};
+use crate::view::{Board, Life};
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RetryArgs {
+    /// A run or a free task: its id or the beginning of it; `latest` is the newest run
+    #[arg(value_name = "RUN|TASK")]
+    pub target: String,
+    /// The step of the outermost list to go on from; what came of it and later ones is done again
+    #[arg(long, value_name = "STEP")]
+    pub from: Option<String>,
+    /// Continue with the edited workflow, if the steps that completed before are unchanged
+    #[arg(long)]
+    pub accept_changes: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
+    let mut around = Surroundings::look(common)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue.clone())?;
+    let id = match (show::target(&around, &board, &args.target)?, &queue) {
+        (Target::Run(id), _) => id,
+        (Target::Task(found), Some(queue)) if args.from.is_none() => {
+            args.options.check_none("it is for runs, and this is a task")?;
+            return queue::requeue(&around, queue, &board, &found);
+        }
+        (Target::Aside(aside), _) => return Err(show::no_task_yet(&board, &aside)),
+        (Target::Task(_), _) => {
+            return Err(Failure::new(2, "`--from` names a step of a run, and this is a task"));
+        }
+    };
+    let root = board.run_root(&id);
+    match queue.filter(|_| board.run(&id).fleet) {
+        Some(queue) => of_fleet(args, &mut around, &queue, &board, &id, &root),
+        None => of_process(args, &mut around, &id, &root),
+    }
+}
+
+/// Continues a run in this process, like `resume`.
+fn of_process(
+    args: &RetryArgs,
+    around: &mut Surroundings,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    let mut owned = resume::own(around, id, root, false)?;
+    if args.from.is_none() && owned.run.status == RunStatus::Completed {
+        return resume::nothing_to_do(around, owned);
+    }
+    args.options.check(&owned.plan, Driver::Alone)?;
+    let from = args.from.as_deref().map(shown);
+    resume::settle_source(around, &mut owned, args.accept_changes, from.as_deref())?;
+    if let Some(step) = &args.from {
+        check_step(&owned.plan, &owned.run, &shown(step))?;
+    }
+    cancel::forget(None, id, root)?;
+    if let Some(step) = &args.from {
+        rewind(&mut owned, &shown(step))?;
+    }
+    let signals = signals::listen()?;
+    resume::go_on(around, owned, root, &args.options, &signals, Why::Asked)
+}
+
+/// Hands a run to a coordinator and reports that.
+fn of_fleet(
+    args: &RetryArgs,
+    around: &mut Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    if let Some(completed) = hand_over(args, around, queue, board, (id, root))? {
+        return resume::nothing_to_do(around, completed);
+    }
+    if board.coordinators() == 0 {
+        tracing::warn!(
+            "no coordinator is alive: `orchestrate coordinator` starts one; `{ORCHESTRATE} resume \
+             {id}` drives the run here"
+        );
+    }
+    match around.common.json {
+        true => put_json("retry/v1", json!({ "run_id": id, "from": args.from }))?,
+        false => put(&format!("run {id} goes on\n"))?,
+    }
+    Ok(0)
+}
+
+/// Hands a run to a coordinator. Returns a completed run unchanged.
+fn hand_over(
+    args: &RetryArgs,
+    around: &mut Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    (id, root): (&RunId, &Path),
+) -> Result<Option<Owned>, Failure> {
+    let from = args.from.as_deref().map(shown);
+    let (from, options) = (from.as_deref(), &args.options);
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    fleet::check_state_dir(around)?;
+    free_from_the_dead(around, queue, board, id)?;
+    let mut owned = resume::own(around, id, root, false)?;
+    if from.is_none() && owned.run.status == RunStatus::Completed {
+        return Ok(Some(owned));
+    }
+    options.check(&owned.plan, Driver::Coordinator)?;
+    resume::settle_source(around, &mut owned, args.accept_changes, from)?;
+    if let Some(step) = from {
+        check_step(&owned.plan, &owned.run, step)?;
+        if owned.run.status == RunStatus::Running {
+            let again = done_again(&owned.plan, step);
+            let tasks = run_task::steps_out_of(&owned.run, |index| again.contains(&index));
+            cancel::stop_steps(around, queue, &owned.run, &tasks)?;
+        }
+        rewind(&mut owned, step)?;
+    }
+    resume::record_resumed(around, &mut owned, options, Why::Asked)?;
+    cancel::forget(Some(queue), id, root)?;
+    let Owned { run, store, lock, .. } = owned;
+    let term = store.term();
+    // The coordinator that picks up the run needs its lock.
+    drop((store, lock));
+    let place = run_task::find(queue, id).map_err(failed)?;
+    match place {
+        Some(Place::Ended { end, name, by }) => {
+            let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
+            if moved == Ending::Fenced {
+                return Err(Failure::new(5, format!("somebody else goes on with run {id}")));
+            }
+        }
+        // The task already waits for a coordinator, or a coordinator has just claimed it.
+        Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
+        None => queue.enqueue(&[run_task::make(queue, &run, term)]).map_err(failed)?,
+    }
+    Ok(None)
+}
+
+/// Fails if a live process may be driving the run. Releases a run whose owner is dead.
+pub fn free_from_the_dead(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    id: &RunId,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let Some(Place::Claimed { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
+        return Ok(());
+    };
+    let worker = &name.worker;
+    let host = board.members.get(worker).map(|member| format!(" on {}", member.process.host));
+    let host = host.unwrap_or_default();
+    match board.members.life(worker) {
+        Life::Alive { .. } => {
+            let message = format!("run {id} is being driven already: coordinator {worker}{host}");
+            Err(Failure::new(5, message)
+                .hint(format!("`{ORCHESTRATE} status {id}` shows how far it is")))
+        }
+        Life::Dead => {
+            let lease = around.config.queue.lease;
+            Undertaker::new(queue.clone(), lease).look_around().map_err(failed)?;
+            Ok(())
+        }
+        Life::Silent { .. } | Life::Expired { .. } | Life::Unknown => {
+            let lease = around.config.queue.lease.as_secs_f64();
+            let message = format!(
+                "run {id} is held by coordinator {worker}{host}, which may be dead or slow"
+            );
+            let hint = format!(
+                "any member of the fleet takes it over after {lease} seconds of silence; try \
+                 again then"
+            );
+            Err(Failure::new(5, message).hint(hint))
+        }
+    }
+}
+
+pub fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
+    if plan.root.find(step).is_some() {
+        return Ok(());
+    }
+    let names: Vec<_> = plan.root.steps.iter().map(|step| format!("`{}`", step.name)).collect();
+    let message = match plan.root.edges {
+        Some(_) => format!("run {} has no node `{step}`", run.id),
+        None => format!("run {} has no step `{step}` in its outermost list", run.id),
+    };
+    Err(Failure::new(2, message).hint(format!("there are {}", names.join(", "))))
+}
+
+/// Moves a run back, or forward, to a step.
+fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
+    let Owned { plan, run, store, .. } = owned;
+    let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
+        let now = SystemClock.now();
+        let mut events = match (run.status, &plan.root.edges) {
+            // The tasks of these steps were stopped. Parallel nodes continue.
+            (RunStatus::Running, Some(_)) => recalled(plan, run, &done_again(plan, step)),
+            // A sequence can be rewound only after it has ended.
+            (RunStatus::Running, None) => vec![Event::Cancelled { reason: None }],
+            _ => Vec::new(),
+        };
+        events.push(Event::Rewound { step: step.to_owned() });
+        for event in events {
+            store.record(now, &event)?;
+            engine::apply(plan, run, now, &event);
+        }
+        store.hand_over(plan, run, now)
+    };
+    go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
+}
+
+/// Returns the top-level steps that are executed again if a run continues from `step`.
+pub fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
+    match (plan.root.find(step), &plan.root.edges) {
+        (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
+        // In a sequence, no step is independent of another.
+        _ => (0..plan.root.steps.len()).collect(),
+    }
+}
+
+/// Returns an event for each attempt at these steps that is out as a task: it is recalled.
+fn recalled(plan: &Plan, run: &Run, steps: &BTreeSet<usize>) -> Vec<Event> {
+    let mut events = Vec::new();
+    for here in run.positions() {
+        if !steps.contains(&here.top()) {
+            continue;
+        }
+        let Some(slot) = run.slot(&here) else { continue };
+        if slot.record.as_ref().is_some_and(|record| record.task.is_some()) {
+            let (step, attempt) = (here.path(plan).to_string(), slot.attempts);
+            events.push(Event::Recalled { step, attempt });
+        }
+    }
+    events
+}

@@ -1,0 +1,146 @@
+//! `orchestrate watch`: runs a workflow again whenever it, its prompts, or its schemas change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
+use super::request::RequestArgs;
+use super::run::{ContextArgs, tell_warnings};
+use super::signals::{self, Signals};
+use super::{Common, Failure, load};
+use crate::disk::hint::{Bell, Hints};
+use crate::exec::Stop;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// The workflow file
+    #[arg(value_name = "WORKFLOW")]
+    pub workflow: PathBuf,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// Time to wait for more changes after one. Editors write in several steps.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Poll interval, for changes without a notification (for example from another machine).
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    // Standard input can be read only once, so read it here for all runs.
+    let mut args = args.clone();
+    args.request.message = args.request.message()?;
+    let args = &args;
+    let signals = signals::listen()?;
+    // A notification is only a hint; the file contents decide.
+    let bell = Arc::new(Bell::default());
+    let noticed = bell.clone();
+    let mut hints = Hints::new(move |_, _| noticed.ring());
+    let (stopped, stop) = (bell.clone(), signals.stop.clone());
+    std::thread::spawn(move || {
+        while stop.sleep(Duration::from_secs(3600)) {}
+        stopped.ring();
+    });
+    let mut seen = false;
+    loop {
+        let workflow = common::workflow_path(&around, &args.workflow);
+        let definition = contents(std::slice::from_ref(&workflow));
+        let ran = run_once(&around, args, &signals);
+        let files = match ran {
+            Ok(Ran::Stopped(code)) => return Ok(code),
+            Ok(Ran::Ended) => watched(&around, args),
+            // A workflow that never existed is a typing error. One that disappears may come back.
+            Err(failure) if !seen && !workflow.exists() => return Err(failure),
+            Err(failure) => {
+                failure.tell(around.common.json);
+                watched(&around, args)
+            }
+        };
+        watch_directories(&mut hints, &files);
+        seen = true;
+        // Read the contents before the message: a user may edit a file as soon as it appears.
+        let mut before = contents(&files);
+        before.extend(definition);
+        // Missing files are watched too, but not counted.
+        let number = match files.iter().filter(|file| file.exists()).count() {
+            1 => "1 file".to_owned(),
+            number => format!("{number} files"),
+        };
+        around.say(format!("watching {number} for changes; Ctrl-C ends"));
+        if !wait_for_change(&files, &before, &bell, &signals.stop) {
+            return Ok(signals.code());
+        }
+    }
+}
+
+enum Ran {
+    Ended,
+    Stopped(u8),
+}
+
+fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
+    let loaded = common::load(around, &args.workflow)?;
+    tell_warnings(around, &loaded);
+    args.options.check(&loaded.plan, Driver::Alone)?;
+    args.context.check(&loaded.plan)?;
+    let context = args.context.merge(&loaded.plan)?;
+    args.context.tell_unused(around, &loaded)?;
+    let request = args.request.of(around, &loaded.plan, &loaded)?;
+    let policy = args.options.new_policy(around);
+    let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
+    let owned = common::create(around, new)?;
+    around.say(format!("run {} of {}", owned.run.id, loaded.file));
+    let (code, _) = common::drive(around, owned, &args.options, signals, None)?;
+    if code >= 128 {
+        return Ok(Ran::Stopped(code));
+    }
+    Ok(Ran::Ended)
+}
+
+/// Returns the files to watch: the workflow, the input files of its runs, and every prompt, spell,
+/// work item, and schema that the workflow names without a variable.
+fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
+    let mut files = vec![common::workflow_path(around, &args.workflow)];
+    files.extend(args.context.file.clone());
+    files.extend(args.request.issue_context_file.clone());
+    files.extend(load::files_of(around, &args.workflow, args.request.bead.as_deref()));
+    files
+}
+
+/// Contents of files. `None` for a file that cannot be read.
+type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+fn contents(files: &[PathBuf]) -> Contents {
+    files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
+}
+
+/// Requests notifications for the directories of `files`, as far as they exist.
+fn watch_directories(hints: &mut Hints, files: &[PathBuf]) {
+    let dirs = files.iter().map(|file| match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    });
+    let dirs: BTreeSet<&Path> = dirs.filter(|dir| dir.is_dir()).collect();
+    dirs.into_iter().for_each(|dir| _ = hints.add(dir));
+}
+
+/// Waits until a file differs from `before`: the workflow from its state before the run, the others
+/// (which the run may have written) from their state after it. Returns false if a stop was
+/// requested.
+fn wait_for_change(files: &[PathBuf], before: &Contents, bell: &Bell, stop: &Stop) -> bool {
+    // `SETTLE` also limits how often files in a busy directory are read.
+    while stop.sleep(SETTLE) {
+        let rings = bell.rings();
+        if contents(files) != *before {
+            return true;
+        }
+        bell.wait(rings, LOOK_EVERY);
+    }
+    false
+}

@@ -1,7 +1,0 @@
-//! Web server: HTTP on threads, connection limits, access control, and change notifications.
-//! `ui/cli/serve` implements the pages and actions.
-
-pub mod access;
-pub mod guests;
-pub mod http;
-pub mod live;

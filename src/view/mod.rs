@@ -1,0 +1,296 @@
+//! The board: view models of runs, tasks and workers, built from files alone.
+//!
+//! All commands that display something use these models, as text or as JSON, so that no two of them
+//! disagree.
+//!
+//! **Invariant:** nothing here changes a file, except a temporary one that reveals the volume's
+//! clock if there are members on other machines. A run counts as `running` only if a live process
+//! drives it: the last state that a dead owner wrote does not count.
+
+pub mod excerpt;
+mod gates;
+mod home;
+mod last;
+pub(crate) mod log;
+mod members;
+mod memory;
+pub(crate) mod metrics;
+pub(crate) mod position;
+pub(crate) mod progress;
+pub(crate) mod rows;
+mod runs;
+mod spent;
+pub(crate) mod stderr;
+mod tasks;
+mod tried;
+mod turns;
+mod why;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+
+use serde::Serialize;
+
+use crate::attempt::documents::COORDINATOR;
+use crate::attempt::parking::{self, Cause, ParkedView};
+use crate::base::ansi;
+use crate::base::ids::RunId;
+use crate::base::time::{Clock, SystemClock, Time};
+use crate::disk;
+use crate::fleet::worker::own_target;
+use crate::free_task::intake::moved_aside;
+use crate::free_task::parse::made_at;
+use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
+use crate::run::run_task;
+use crate::settings::Config;
+use crate::store;
+use crate::view::stderr::tame;
+use crate::workspace::Workspace;
+
+pub use gates::{Gate, gates_in, gates_of, that_may_ask};
+pub use home::Birth;
+pub use last::last_said;
+pub use members::{Life, Members, WorkerView};
+pub use memory::Memory;
+pub use runs::{
+    EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk, left_behind,
+    still_run,
+};
+pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
+pub use tasks::{Found, Lookup, PlaceView, TaskView};
+pub use tried::{Tried, is_passed_over, printed};
+pub use why::{first_failed, remark, skipped, why_queued, why_run, why_step, why_task};
+
+/// Number of searches for a task that moves during the search.
+const LOOKS: usize = 2;
+
+/// Everything visible of a workspace.
+pub struct Board {
+    workspace: Workspace,
+    state_dir: PathBuf,
+    /// `None` if there was never a fleet.
+    queue: Option<Arc<FsQueue>>,
+    pub members: Members,
+    /// Parked accounts of providers.
+    pub parked: Vec<ParkedView>,
+    /// Determines the account whose limits a task is under.
+    config: Config,
+    /// Places of runs' tasks that wait for a coordinator or are claimed by one.
+    runs: HashMap<String, Place>,
+    /// Cache of earlier scans.
+    memory: Arc<Memory>,
+    /// The fleet's run that holds the turn to change the checkout.
+    turn: Option<TurnHolder>,
+    pub now: Time,
+}
+
+/// An agent and its inbox.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InboxView {
+    pub agent: String,
+    pub waiting: usize,
+    pub claimed: usize,
+    /// Files that users dropped and that are not tasks yet.
+    pub dropped: usize,
+    /// Live workers that take new tasks.
+    pub workers: usize,
+    /// Workers among them that take no tasks of the agent's own provider: it is suspended on their
+    /// machine.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub suspended: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+    /// Creation time of the oldest waiting task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_at: Option<Time>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl Board {
+    /// Scans a workspace.
+    pub fn look(
+        workspace: Workspace,
+        state_dir: &Path,
+        queue: Option<Arc<FsQueue>>,
+        config: Config,
+    ) -> io::Result<Board> {
+        Board::look_again(workspace, state_dir, queue, config, &Arc::default())
+    }
+
+    /// Scans again; cheap if nothing has changed.
+    pub fn look_again(
+        workspace: Workspace,
+        state_dir: &Path,
+        queue: Option<Arc<FsQueue>>,
+        config: Config,
+        memory: &Arc<Memory>,
+    ) -> io::Result<Board> {
+        let mut board = Board {
+            parked: parking::look(workspace.root()).unwrap_or_default(),
+            config,
+            workspace,
+            state_dir: state_dir.to_owned(),
+            queue,
+            members: Members::default(),
+            runs: HashMap::new(),
+            memory: memory.clone(),
+            turn: None,
+            now: SystemClock.now(),
+        };
+        if let Some(queue) = &board.queue {
+            let mut holders = BTreeSet::new();
+            for agent in queue.agents()? {
+                holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+            }
+            board.members = Members::look(queue, holders, &board.memory)?;
+            let mut known = board.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            board.turn = queue.turn()?.holder;
+            board.runs = run_task::out_known(queue, &mut known)?;
+        }
+        board.now = SystemClock.now();
+        Ok(board)
+    }
+
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
+    }
+
+    /// Returns the IDs of all runs, newest first.
+    pub fn run_ids(&self) -> Vec<RunId> {
+        runs_in(&self.state_dir)
+    }
+
+    /// Returns every agent that has a worker or tasks.
+    pub fn inboxes(&self) -> io::Result<Vec<InboxView>> {
+        let Some(queue) = &self.queue else { return Ok(self.inboxes_of_nobody()) };
+        let mut agents: BTreeSet<String> = queue.agents()?.into_iter().collect();
+        agents.extend(self.members.views().map(|member| member.agent));
+        agents.into_iter().map(|agent| self.inbox(queue, agent)).collect()
+    }
+
+    /// Returns inboxes with files that users dropped before any worker started.
+    fn inboxes_of_nobody(&self) -> Vec<InboxView> {
+        let inboxes = Layout::new(self.workspace.root()).inboxes();
+        let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let view = |agent: String| {
+            let inbox = Layout::new(self.workspace.root()).inbox(&agent);
+            let dropped = memory::dropped_in(&inbox);
+            let (waiting, claimed, workers, suspended) = (0, 0, 0, 0);
+            let (paused, oldest_at) = (None, None);
+            InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, oldest_at }
+        };
+        named.map(view).filter(|inbox| inbox.dropped > 0).collect()
+    }
+
+    fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
+        let waiting = self.memory.waiting(queue, &agent)?;
+        Ok(InboxView {
+            oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
+            waiting: waiting.names.len(),
+            claimed: queue.claims(&agent)?.len(),
+            dropped: waiting.dropped + moved_aside(&queue.layout, &agent)?.len(),
+            workers: self.members.serving(&agent).count(),
+            suspended: self.suspended(&agent),
+            paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
+            agent,
+        })
+    }
+
+    /// Returns the number of an agent's workers on machines where its own provider is suspended.
+    fn suspended(&self, agent: &str) -> usize {
+        let target = own_target(agent, &self.config);
+        let mut machine = self.parked.iter().filter(|parked| parked.cause == Cause::Machine);
+        if agent == COORDINATOR || !machine.any(|parked| parked.holds(&target)) {
+            return 0;
+        }
+        let holds = |worker: &WorkerView| {
+            let here = |parked: &&ParkedView| parked.host.as_deref() == Some(&worker.host);
+            let mut notes = self.parked.iter().filter(here);
+            notes.any(|parked| parked.cause == Cause::Machine && parked.holds(&target))
+        };
+        self.members.serving(agent).filter(holds).count()
+    }
+
+    /// Returns the number of tasks in `failed/` that belong to no run; runs show their own.
+    pub fn failed(&self) -> io::Result<usize> {
+        let Some(queue) = &self.queue else { return Ok(0) };
+        let count = |batch: &String| {
+            let dir = queue.layout.end(End::Failed, batch);
+            self.memory.count(&dir, || Ok(queue.ended(End::Failed, batch)?.len()))
+        };
+        failed_batches(queue)?.iter().map(count).sum()
+    }
+
+    /// Returns the number of live coordinators that take new runs.
+    pub fn coordinators(&self) -> usize {
+        self.members.serving(COORDINATOR).count()
+    }
+}
+
+/// Returns the batches of failed tasks that belong to no run, newest first.
+fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
+    let mut batches = queue.batches(End::Failed)?;
+    batches.retain(|batch| RunId::parse(batch).is_none());
+    batches.sort_by(|a, b| b.cmp(a));
+    Ok(batches)
+}
+
+/// Returns the IDs of the runs in a directory, newest first. An ID contains the second; runs of the
+/// same second are ordered by the time at which their workflow was copied, which happens once, at
+/// their start.
+pub fn runs_in(dir: &Path) -> Vec<RunId> {
+    let listed = disk::confirmed(&[dir], || std::fs::read_dir(dir));
+    let entries = listed.into_iter().flatten().flatten();
+    // A file is not a run, even if its name is a run's ID.
+    let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let mut ids: Vec<RunId> =
+        dirs.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
+    ids.sort_by(|a, b| b.cmp(a));
+    let begun = |id: &RunId| {
+        let copy = dir.join(id.as_str()).join(store::DEFINITION);
+        std::fs::metadata(copy).and_then(|copy| copy.modified()).ok()
+    };
+    for of_one_second in ids.chunk_by_mut(|a, b| a.stamp() == b.stamp()) {
+        if of_one_second.len() > 1 {
+            of_one_second.sort_by_cached_key(|id| Reverse(begun(id)));
+        }
+    }
+    ids
+}
+
+/// Returns the first line of untrusted text, safe for display in one line: no character in it moves
+/// the cursor. Quoted text is not cut: `␤` replaces a line break in it.
+pub fn one_line(text: &str) -> String {
+    let text = ansi::strip(text);
+    let text = text.trim();
+    let mut quoted = false;
+    let ends = |c: char| {
+        quoted ^= c == '`';
+        c == '\n' && !quoted
+    };
+    let whole = text.find(ends).map_or(text, |end| &text[..end]);
+    let line = match whole.matches('`').count() % 2 {
+        0 => whole,
+        _ => whole.lines().next().unwrap_or_default(),
+    };
+    line.trim_end().chars().map(|c| if c == '\n' { '␤' } else { tame(c) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quotation_is_not_cut() {
+        assert_eq!(one_line("waited for `x\n`, in vain\nmore"), "waited for `x␤`, in vain");
+        assert_eq!(one_line(" one\r\ntwo `x`"), "one");
+        assert_eq!(one_line("an `open\none"), "an `open");
+    }
+}
