@@ -37,4 +37,3 @@ pub mod report;
 pub mod serve;
 pub mod top;
 pub mod view;
-pub mod web;

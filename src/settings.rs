@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::exec_env::Silences;
-use crate::attempt::work::TREE_WAIT;
 use crate::base::digest::sha256;
 use crate::workflow::plan::{Checks, Provider};
 use crate::workflow::sandbox::Sandbox;
@@ -481,6 +479,24 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
     };
     ConfigError { file: path.to_owned(), text: String::new(), problems: vec![problem] }
 }
+
+/// Maximum silence of a provider that waits for its service inside its own process.
+#[derive(Clone, Copy, Debug)]
+pub struct Silences {
+    /// While the cause is unknown.
+    pub waiting: Duration,
+    /// After it reported that it reached a limit.
+    pub at_limit: Duration,
+}
+
+impl Default for Silences {
+    fn default() -> Silences {
+        Silences { waiting: Duration::from_secs(900), at_limit: Duration::from_secs(60) }
+    }
+}
+
+/// Default maximum wait for a worktree that another execution uses.
+pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {

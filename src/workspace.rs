@@ -17,7 +17,8 @@ use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::disk;
-use crate::workflow::{path_fault, without_bom};
+use crate::workflow::path_fault;
+use crate::yaml::without_bom;
 
 /// Problem with a path.
 #[derive(Debug, thiserror::Error)]

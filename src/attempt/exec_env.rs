@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::parking::Parking;
 use super::sandboxes::Sandboxes;
-use super::work::TREE_WAIT;
 use crate::base::ids::{RunId, StepPath};
 use crate::exec::Mask;
 use crate::settings::Config;
+use crate::settings::{Silences, TREE_WAIT};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 use crate::worktree::REMOTE_TIMEOUT;
@@ -46,21 +46,6 @@ pub struct Site {
     pub turns: Turns,
     /// Restrictions for its child processes.
     pub sandboxes: Sandboxes,
-}
-
-/// Maximum silence of a provider that waits for its service inside its own process.
-#[derive(Clone, Copy, Debug)]
-pub struct Silences {
-    /// While the cause is unknown.
-    pub waiting: Duration,
-    /// After it reported that it reached a limit.
-    pub at_limit: Duration,
-}
-
-impl Default for Silences {
-    fn default() -> Silences {
-        Silences { waiting: Duration::from_secs(900), at_limit: Duration::from_secs(60) }
-    }
 }
 
 /// Settings for the shared use of worktrees.

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::base::ids::{Attempt, StepPath};
+use crate::base::process;
 use crate::base::time::Time;
 use crate::disk;
 use crate::engine::run::{Address, Run};
 use crate::engine::{Answer, GateRecord, Record};
-use crate::fleet::member;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, RoundsKind};
 
@@ -127,7 +127,7 @@ pub fn clear_void(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -
 
 /// Returns a unique name. A process ID would not be unique: another machine may use it too.
 fn own_name(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
-    root.join(CONTROL).join(format!(".{step}.{attempt}.{}", member::new_incarnation()))
+    root.join(CONTROL).join(format!(".{step}.{attempt}.{}", process::new_incarnation()))
 }
 
 /// Returns true if a gate has a valid answer.

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::base::digest::sha256;
 use crate::disk;
 use crate::workflow::plan::{Part, PartKind, Runtime};
-use crate::workflow::{Plan, Problem, front, without_bom};
+use crate::workflow::{Plan, Problem, front};
 use crate::yaml;
+use crate::yaml::without_bom;
 
 /// Subdirectory of a run's directory with the copies.
 pub const PARTS: &str = "parts";

@@ -15,6 +15,7 @@ use super::source_files::PartSource;
 use crate::agent::Kind;
 use crate::base::ids::{Attempt, StepPath};
 use crate::exec::Sweep;
+use crate::settings::TREE_WAIT;
 use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
 use crate::worktree::{After, Expects};
@@ -286,9 +287,6 @@ impl TreeWork {
         Expects { after: self.after.clone(), shared: self.push }
     }
 }
-
-/// Default maximum wait for a worktree that another execution uses.
-pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 
 /// A merge of the changes for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::digest::sha256;
 use super::host;
 pub use super::host::uptime_ms;
+use super::random::chance;
 
 /// A process, distinguished from all other processes, including earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +85,12 @@ fn start_time(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Returns a unique name for a member.
+pub fn new_incarnation() -> String {
+    let Process { host, boot_id, pid, .. } = Process::this();
+    sha256(format!("{host}/{boot_id}/{pid}/{:x}", chance()).as_bytes())[..12].to_owned()
 }
 
 #[cfg(test)]

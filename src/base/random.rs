@@ -51,6 +51,11 @@ impl Random {
     }
 }
 
+/// Returns 128 bits of the system's randomness as 32 digits: a ticket.
+pub fn unguessable() -> String {
+    format!("{:016x}{:016x}", chance(), chance())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

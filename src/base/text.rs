@@ -4,7 +4,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
 use super::ansi;
-use crate::view::stderr::tame;
 
 /// Returns the width of a text in columns.
 pub fn width(text: &str) -> usize {
@@ -87,7 +86,7 @@ pub fn printed(line: &str) -> String {
         match letter {
             '\t' => clean.push_str("    "),
             letter if letter.is_control() => {}
-            letter => clean.push(tame(letter)),
+            letter => clean.push(sanitize_char(letter)),
         }
     }
     clean
@@ -111,9 +110,70 @@ pub fn style_of(word: &str, colour: bool) -> Style {
     tint.filter(|_| colour).map_or(style, |tint| style.fg(tint))
 }
 
+/// Replaces a character of untrusted text that could move the cursor or change the text direction.
+pub fn sanitize_char(letter: char) -> char {
+    match letter.is_control() || turns(letter) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => letter,
+    }
+}
+
+/// Returns true if a character changes the text direction.
+fn turns(letter: char) -> bool {
+    matches!(letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Makes the text of another program safe for a terminal: removes escape sequences and replaces
+/// control characters, except tabs and line breaks.
+pub fn sanitize(text: &str) -> String {
+    ansi::strip(text)
+        .chars()
+        .map(|c| if matches!(c, '\n' | '\t') { c } else { sanitize_char(c) })
+        .collect()
+}
+
+/// Makes a line of a fleet member safe for a terminal, and keeps its colors.
+pub fn colored(text: &str) -> String {
+    let color = |text: &str| {
+        let end = text.strip_prefix("\x1b[")?.find(|c: char| !matches!(c, '0'..='9' | ';'))? + 2;
+        text[end..].starts_with('m').then_some(end + 1)
+    };
+    let (mut out, mut plain) = (String::new(), 0);
+    for (at, _) in text.match_indices('\x1b') {
+        if let Some(length) = color(&text[at..]) {
+            out.push_str(&sanitize(&text[plain..at]));
+            out.push_str(&text[at..at + length]);
+            plain = at + length;
+        }
+    }
+    out + &sanitize(&text[plain..])
+}
+
+/// Joins untrusted text into one line, so that none of its lines starts a line of the output.
+pub fn single_line(text: &str) -> String {
+    let text = ansi::strip(text);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ").chars().map(sanitize_char).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_moves_a_cursor_is_replaced() {
+        let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
+        assert_eq!(sanitize(text), "a\tb\u{fffd}\ncd\u{fffd}e\u{fffd}");
+        assert_eq!(sanitize("a\u{202e}b\u{2066}c\u{200f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}é");
+        assert_eq!(single_line("\na\tb \r\n\n  c\x1b[1md\n"), "a\u{fffd}b cd");
+    }
+
+    #[test]
+    fn only_colors_pass_from_a_member_to_the_terminal() {
+        let text = "a \x1b[32mdone\x1b[0m \x1b[2Jb\x1b]0;t\x07\u{9b}c\x1b[1";
+        assert_eq!(colored(text), "a \x1b[32mdone\x1b[0m b\u{fffd}c");
+    }
 
     #[test]
     fn text_is_cut_where_it_does_not_fit() {

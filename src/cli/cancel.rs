@@ -229,7 +229,7 @@ fn cancel_run(
 /// Ends the child processes of a run whose journal cannot be written. Does nothing for a run of a
 /// fleet or a run that a process has locked.
 fn end_what_is_left(around: &Surroundings, id: &RunId, root: &Path) {
-    let fleet = open::origin(root).is_some_and(|origin| origin.fleet);
+    let fleet = crate::store::origin(root).is_some_and(|origin| origin.fleet);
     if fleet || lock::is_held(root) {
         return;
     }

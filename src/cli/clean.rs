@@ -375,7 +375,7 @@ fn remove_run(path: &Path, lock: Result<RunLock, LockError>) -> std::io::Result<
 fn beads_in(dir: &Path, runs: HashSet<RunId>) -> HashMap<String, RunId> {
     let mut beads = HashMap::new();
     for run in runs {
-        let origin = open::origin(&dir.join(run.as_str()));
+        let origin = crate::store::origin(&dir.join(run.as_str()));
         let Some(request) = origin.and_then(|origin| origin.request) else { continue };
         for bead in request.bead.iter().chain(request.beads.values()) {
             beads.extend(bead["id"].as_str().map(|id| (id.to_owned(), run.clone())));

@@ -36,6 +36,7 @@ use crate::attempt::source_files::{self, PartSource};
 use crate::attempt::spellbook::{self, Page};
 use crate::base::digest::sha256;
 use crate::base::ids::RunId;
+use crate::base::text::single_line;
 use crate::base::time::{self, Clock, SystemClock, Time};
 use crate::disk;
 use crate::exec::Stop;
@@ -53,7 +54,7 @@ use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::view::log;
 use crate::view::progress::{Telling, TextReport, seconds};
-use crate::view::stderr::{folded, talk};
+use crate::view::stderr::talk;
 use crate::view::{self, RunView};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::{Plan, Problem};
@@ -1136,7 +1137,7 @@ pub fn tell_end(
     }
     let reason = run.error.as_ref().filter(|_| run.status == RunStatus::Cancelled);
     if let Some(error) = run.error.as_ref().filter(|_| reason.is_none()) {
-        talk(format_args!("error: {}", folded(error)));
+        talk(format_args!("error: {}", single_line(error)));
     }
     if code == 0 {
         around.say(format!("run {} {word} in {took}", run.id));
@@ -1150,7 +1151,7 @@ pub fn tell_end(
     // Errors are printed with `--quiet` too.
     match reason {
         Some(reason) => {
-            talk(format_args!("run {} was cancelled after {took}: {}", run.id, folded(reason)))
+            talk(format_args!("run {} was cancelled after {took}: {}", run.id, single_line(reason)))
         }
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::common::Surroundings;
 use super::show::{put, put_json};
 use super::{Common, Failure, signals, watchdog};
+use crate::base::text::sanitize;
 use crate::exec::{self, Stop};
 use crate::health::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
-use crate::view::stderr::{harmless, talk};
+use crate::view::stderr::talk;
 
 /// Timeout of the examination. A volume that hangs is not waited for.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -57,7 +58,7 @@ pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     }
     match common.json {
         true => put_json("doctor/v1", &report)?,
-        false => put(&harmless(&told(&report, args.volume, common.quiet)))?,
+        false => put(&sanitize(&told(&report, args.volume, common.quiet)))?,
     }
     Ok(u8::from(!report.fit))
 }

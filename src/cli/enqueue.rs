@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::common::Surroundings;
 use super::{Common, Failure, fleet};
+use crate::base::random;
 use crate::base::time::{Clock, SystemClock};
-use crate::fleet::member;
 use crate::free_task::parse::FreeTask;
 use crate::queue::{Queue, Task};
 use crate::workflow::settings::{COORDINATOR, agent_fault};
@@ -65,7 +65,7 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
     let now = SystemClock.now().0.unsigned_abs();
     let limit = around.config.queue.crash_limit;
     let put_out =
-        |task: &FreeTask| task.task(&args.agent, &queue.new_id(now), &member::unguessable(), limit);
+        |task: &FreeTask| task.task(&args.agent, &queue.new_id(now), &random::unguessable(), limit);
     let tasks: Vec<Task> = tasks.iter().map(put_out).collect();
     queue.enqueue(&tasks).map_err(|error| {
         let agent = &args.agent;

@@ -14,6 +14,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::attempt::exec_env::Environment;
 use crate::base::ids::counted;
 use crate::base::text::cut;
+use crate::base::text::{sanitize, single_line};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::fleet::member::{self, Process, Registration};
@@ -26,13 +27,13 @@ use crate::settings::Config;
 use crate::view::last_said;
 use crate::view::one_line;
 use crate::view::progress::{seconds, terminal_size};
-use crate::view::stderr::{draw, folded, harmless, put};
+use crate::view::stderr::{draw, put};
 use crate::yaml::problem::nearest;
 
 /// Opens the queue of the workspace. Also keeps the queue's files out of git.
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
-    let me = member::new_incarnation();
+    let me = crate::base::process::new_incarnation();
     let queue =
         FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
             .map_err(|error| cannot_open(around, &error))?;
@@ -44,7 +45,7 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
 /// counts as damaged (exit code 7).
 pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
     if let Some(fault) = VolumeFault::of(error) {
-        return Failure::new(7, fault).hint(fault.hint(&member::new_incarnation()));
+        return Failure::new(7, fault).hint(fault.hint(&crate::base::process::new_incarnation()));
     }
     let place = around.workspace.display();
     Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
@@ -255,7 +256,7 @@ impl Teller {
             let head = format!("{}  {label}", self.head());
             return self.put(&laid_out(&head, &lines, terminal_size().0));
         }
-        lines.iter().for_each(|line| self.say(&format!("  {label} | {}", harmless(line))));
+        lines.iter().for_each(|line| self.say(&format!("  {label} | {}", sanitize(line))));
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -299,12 +300,12 @@ impl Audience for Teller {
         self.tell_turns(doing, self.overhear(|heard| heard.end(doing)));
         let code = if how == "done" { "32" } else { "31" };
         let took = seconds(took.as_millis() as u64);
-        let how = self.paint(code, &folded(how));
+        let how = self.paint(code, &single_line(how));
         self.say(&format!("{}: {how} ({took})", called(doing)));
     }
 
     fn note(&self, line: &str) {
-        self.say(&harmless(line));
+        self.say(&sanitize(line));
     }
 
     fn alive(&self, doing: usize) {

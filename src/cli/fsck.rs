@@ -88,7 +88,7 @@ fn open_queue(around: &Surroundings) -> io::Result<Option<std::sync::Arc<FsQueue
         return Ok(None);
     }
     // A repair is durable before it is reported, even if the settings turn durability off.
-    let me = member::new_incarnation();
+    let me = crate::base::process::new_incarnation();
     let queue = FsQueue::open(disk, layout, &me, member::chance(), true)?;
     Ok(Some(std::sync::Arc::new(queue)))
 }

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::common::Surroundings;
 use crate::base::ids::RunId;
-use crate::run::open;
 use crate::view::Birth;
 
 /// Returns the workspace of a run if it is not this one.
 pub fn elsewhere(around: &Surroundings, root: &Path) -> Option<PathBuf> {
-    Birth::of(&open::origin(root)?).elsewhere(&around.workspace, root)
+    Birth::of(&crate::store::origin(root)?).elsewhere(&around.workspace, root)
 }
 
 /// Refuses to change a run from a workspace other than its own.

@@ -7,10 +7,11 @@ use super::show::{put, put_json};
 use super::{Common, Failure, home};
 use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
+use crate::base::text::sanitize;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::Run;
 use crate::view::progress::seconds;
-use crate::view::stderr::{harmless, talk};
+use crate::view::stderr::talk;
 use crate::view::{self, Gate, gates_of};
 use crate::workflow::Plan;
 
@@ -47,7 +48,7 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     } else if open_gates.is_empty() {
         around.say("nobody is asked anything");
     } else {
-        put(&harmless(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n")))?;
+        put(&sanitize(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n")))?;
     }
     Ok(0)
 }

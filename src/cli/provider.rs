@@ -9,8 +9,8 @@ use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
 use crate::attempt::parking::{self, Cause, ParkedView};
 use crate::attempt::provider_check::{self, Known, Program};
+use crate::base::text::sanitize;
 use crate::exec::{self, Stop};
-use crate::view::stderr::harmless;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::yaml::problem::nearest;
@@ -136,7 +136,7 @@ fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
         return Ok(0);
     }
     let rows: Vec<Vec<String>> = views.iter().map(row).collect();
-    put(&harmless(&table(&rows)))?;
+    put(&sanitize(&table(&rows)))?;
     Ok(0)
 }
 
@@ -214,7 +214,7 @@ fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failu
     }
     match around.common.json {
         true => put_json("provider-test/v1", &found)?,
-        false => put(&harmless(&told(&found, &provider.adapter.and_install())))?,
+        false => put(&sanitize(&told(&found, &provider.adapter.and_install())))?,
     }
     Ok(u8::from(!found.well))
 }

@@ -8,8 +8,8 @@ use super::{Common, Failure, cancel};
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{counted, name_fault};
 use crate::base::program_name::ORCHESTRATE;
+use crate::base::text::sanitize;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
-use crate::view::stderr::harmless;
 use crate::view::{self, Board, Found, PlaceView, TaskView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -160,7 +160,7 @@ fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8
         let (label, why) = (task.label.clone(), ended.message.clone());
         vec![task.task.clone(), task.agent.clone(), attempt, label, at, why]
     }));
-    put(&harmless(&table(&rows)))?;
+    put(&sanitize(&table(&rows)))?;
     if total > tasks.len() {
         around.say(format!("and {} more; `--limit` shows them", total - tasks.len()));
     }

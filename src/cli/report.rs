@@ -10,7 +10,6 @@ use crate::base::ids::RunId;
 use crate::disk;
 use crate::report::{self, Amount, Report};
 use crate::view::Board;
-use crate::web;
 
 /// File name of the report in the run's directory.
 pub const FILE: &str = "report.html";
@@ -51,7 +50,7 @@ pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Fa
     let file = to.map_or_else(|| root.join(FILE), Path::to_owned);
     // Links to the run's files work only if the page is next to them.
     let beside = to.is_none();
-    let page = report::page::page(&report, &|file| beside.then(|| web::parts::address(file)));
+    let page = report::page::page(&report, &|file| beside.then(|| report::parts::address(file)));
     let cannot = |error: &std::io::Error| {
         Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
             .hint("`--output FILE` writes it elsewhere, `--output -` to standard output")

@@ -21,10 +21,11 @@ use crate::workflow::nodes::commands::{self, CommandFile};
 use crate::workflow::plan::{
     Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
-use crate::workflow::{Place, Problem, shell, without_bom};
+use crate::workflow::{Place, Problem, shell};
 use crate::workspace::{Workspace, dangling};
 use crate::worktree::{TreeError, Trees};
 use crate::yaml;
+use crate::yaml::without_bom;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RequestArgs {

@@ -145,7 +145,7 @@ fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
 }
 
 fn is_of_fleet(root: &Path) -> bool {
-    open::origin(root).is_some_and(|origin| origin.fleet)
+    crate::store::origin(root).is_some_and(|origin| origin.fleet)
 }
 
 /// Takes ownership of a run without a driver. Locks it, and loads its own settings, plan and state.
@@ -535,7 +535,7 @@ fn restart(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let origin = match open::origin(root) {
+    let origin = match crate::store::origin(root) {
         Some(origin) => origin,
         None => frozen_origin(around, root, id)?,
     };

@@ -15,8 +15,9 @@ use crate::view::stderr::talk;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
-use crate::workflow::{Place, Plan, Problem, without_bom};
+use crate::workflow::{Place, Plan, Problem};
 use crate::yaml;
+use crate::yaml::without_bom;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {

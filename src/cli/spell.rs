@@ -14,7 +14,8 @@ use crate::attempt::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::base::time::{Clock, SystemClock, utc_offset_s};
 use crate::template::spell::{Fault, Spell};
 use crate::view::stderr::Tamed;
-use crate::workflow::{Problem, is_variable, without_bom};
+use crate::workflow::{Problem, is_variable};
+use crate::yaml::without_bom;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum SpellVerb {

@@ -7,10 +7,10 @@ use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::attempt::parking::{self, ParkedView};
 use crate::base::ids::RunId;
+use crate::base::text::sanitize;
 use crate::base::time::Time;
 use crate::run::open::OpenError;
 use crate::view::rows::{inbox_row, owner_line, run_row, step_rows, worker_row};
-use crate::view::stderr::harmless;
 use crate::view::{self, Board, InboxView, RunDetail, RunView, WorkerView};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -77,7 +77,7 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
         false if overview.is_empty() => {
             around.say("nothing was run here yet; `orchestrate run WORKFLOW` begins");
         }
-        false => put(&harmless(&text(&overview, board.now)))?,
+        false => put(&sanitize(&text(&overview, board.now)))?,
     }
     if !around.common.json {
         show::say_ignored(around, None);
@@ -128,7 +128,7 @@ fn one(around: &Surroundings, board: &Board, id: &RunId) -> Result<u8, Failure> 
     };
     match around.common.json {
         true => put_json("run-status/v1", &detail)?,
-        false => put(&harmless(&run_text(&detail, board.now)))?,
+        false => put(&sanitize(&run_text(&detail, board.now)))?,
     }
     Ok(0)
 }

@@ -15,8 +15,8 @@ use super::common::Surroundings;
 use super::{Common, Failure, LogLevel, fleet, signals};
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::name_fault;
+use crate::base::text::colored;
 use crate::exec::{Daemon, How, Stop};
-use crate::view::stderr::colored;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct UpArgs {

@@ -9,7 +9,8 @@ use super::failure::problem_json;
 use super::load::{Looked, look_over};
 use super::show::{put_json, put_line};
 use super::{Common, Failure, here};
-use crate::view::stderr::{folded, harmless, talk};
+use crate::base::text::{sanitize, single_line};
+use crate::view::stderr::talk;
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -71,7 +72,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         if !valid {
             code = 2;
         } else if !common.json && !common.quiet && args.format == Format::Text {
-            put_line(format_args!("{}: valid", folded(&file)))?;
+            put_line(format_args!("{}: valid", single_line(&file)))?;
         }
     }
     if common.json {
@@ -107,7 +108,7 @@ fn tell(
 fn annotation(file: &str, problem: &Problem) -> String {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     let kind = if problem.is_error() { "error" } else { "warning" };
-    let data = |text: &str| harmless(text).replace('%', "%25").replace('\n', "%0A");
+    let data = |text: &str| sanitize(text).replace('%', "%25").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut line = format!("::{kind} file={}", property(file));
     if let Some(place) = problem.place {

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::digest::sha256;
 use crate::base::host;
 use crate::base::time::{Clock, SystemClock};
 use crate::exec::{self, Stop};
@@ -232,7 +231,7 @@ impl Undertaker {
 /// holds, and tasks that were taken from it before it died. Spares the processes of other workers,
 /// which may execute the same tasks again.
 fn end_orphans(worker: &str) -> usize {
-    sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
 }
 
 /// Parses the claim that a process belongs to from its environment marker.
@@ -252,7 +251,7 @@ pub fn end_earlier(claim: &ClaimName) -> usize {
     let is_earlier = |other: ClaimName| {
         other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
     };
-    sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
 }
 
 /// Removes a member's registration, heartbeat and drain request.
@@ -358,31 +357,10 @@ impl Member {
     }
 }
 
-/// Ends the processes on this machine whose marker satisfies the predicate. Returns their number.
-pub fn sweep_if(will_do: &dyn Fn(&str) -> bool) -> usize {
-    #[cfg(test)]
-    if host::is_simulated() {
-        // Simulated children end with their process.
-        return 0;
-    }
-    exec::sweep_if(will_do)
-}
-
 /// Waits until the stop level exceeds `level`, or until the timeout. Returns the current level.
 pub fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
     host::wait(time, &mut || stop.level() > level, || _ = stop.wait_above(level, time));
     stop.level()
-}
-
-/// Returns 128 bits of the system's randomness as 32 digits: a ticket.
-pub fn unguessable() -> String {
-    format!("{:016x}{:016x}", chance(), chance())
-}
-
-/// Returns a unique name for a member.
-pub fn new_incarnation() -> String {
-    let Process { host, boot_id, pid, .. } = Process::this();
-    sha256(format!("{host}/{boot_id}/{pid}/{:x}", chance()).as_bytes())[..12].to_owned()
 }
 
 #[cfg(test)]
@@ -456,6 +434,9 @@ mod tests {
 
     #[test]
     fn no_two_incarnations_are_the_same() {
-        assert_ne!(new_incarnation(), new_incarnation());
+        assert_ne!(
+            crate::base::process::new_incarnation(),
+            crate::base::process::new_incarnation()
+        );
     }
 }

@@ -1,23 +1,19 @@
 //! Completes an executed free task: reads its answer, judges its result, enqueues its follow-ups
 //! and builds its status.
 
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Done, FollowUp, FollowUps};
 use crate::agent::{contract, echo};
-use crate::attempt::perform::ANSWER;
+use crate::attempt::perform::{ANSWER, reply};
+use crate::base::random::unguessable;
 use crate::engine::{Fault, Record, StepStatus};
-use crate::fleet::member::unguessable;
 use crate::queue::{Queue, Task};
 use crate::settings::Config;
 use crate::workspace::Workspace;
-
-/// Bytes of an answer that are read: its end, which states the result.
-const LOOKED_AT: u64 = 1 << 20;
 
 /// A free task whose result has been judged.
 #[derive(Debug)]
@@ -73,23 +69,13 @@ fn output(record: &Record, log: &Path) -> String {
     // If the output is a stream of events, only a part of it is the agent's answer.
     let answer = log.with_extension(ANSWER);
     let log = if record.usage.is_some() && answer.exists() { &answer } else { log };
-    match end_of(log) {
+    match reply::end_of(log) {
         Ok(text) => text,
         Err(error) => {
             tracing::warn!("the end of an answer cannot be read from its log: {error}");
             kept
         }
     }
-}
-
-/// Reads the end of an answer from its log.
-pub fn end_of(log: &Path) -> io::Result<String> {
-    let mut file = File::open(log)?;
-    let size = file.metadata()?.len();
-    file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))?;
-    let mut bytes = Vec::new();
-    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Enqueues follow-ups. Call it before the preceding task is completed: another execution of that

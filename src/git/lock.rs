@@ -3,8 +3,8 @@
 //!
 //! The lock token is one file, `free.<word>` or `held.<word>`. A process takes it by a rename,
 //! which exactly one of several processes wins on any volume, even where kernel locks are local to
-//! a machine or missing. [`super::heartbeat`] shows the holder, and a dead holder loses the token by
-//! the same kind of rename. The holder also has a kernel lock on a second file, and every `git`
+//! a machine or missing. [`super::heartbeat`] shows the holder, and a dead holder loses the token
+//! by the same kind of rename. The holder also has a kernel lock on a second file, and every `git`
 //! that it starts holds that one, too: if the holder is killed while a command runs, the next
 //! holder waits until the command has ended. On a volume without such locks, that cannot be
 //! detected.

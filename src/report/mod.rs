@@ -8,7 +8,9 @@
 //! find it.
 
 mod gather;
+pub mod html;
 pub mod page;
+pub mod parts;
 mod said;
 
 use serde::Serialize;

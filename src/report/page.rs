@@ -9,14 +9,14 @@ use crate::base::digest;
 use crate::base::ids::{counted, shown};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::Time;
+use crate::report::html::Html;
+use crate::report::parts;
 use crate::view::excerpt::{Excerpt, Room};
 use crate::view::progress::seconds;
 use crate::view::{self, Gate};
-use crate::web::html::Html;
-use crate::web::parts;
 
-pub const STYLE: &str = include_str!("../web/style.css");
-const SCRIPT: &str = include_str!("../web/report.js");
+pub const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("report.js");
 
 /// Returns the whole file. `href` returns the URL of a file of the run, relative to the page.
 pub fn page(report: &Report, href: parts::Href) -> String {

@@ -1,8 +1,8 @@
 //! Serializes the runs that change the checkout: only one of them proceeds at a time.
 //!
 //! A local run has the turn while its process holds the lock of the checkout. A run of a fleet has
-//! the turn through a file of the queue ([`crate::queue::checkout_token`]) until it ends or waits only for
-//! users. The turn survives its coordinator: the run's steps continue while no coordinator drives
+//! the turn through a file of the queue ([`crate::queue::checkout_token`]) until it ends or waits
+//! only for users. The turn survives its coordinator: the run's steps continue while no coordinator drives
 //! it. The coordinator that drives the run also holds the lock, so that local runs see it.
 //!
 //! **Invariant:** a run of a fleet is driven by the coordinator that moved the turn to the attempt
@@ -18,7 +18,6 @@ use super::run_task;
 use crate::attempt::documents::{self, Asked, COORDINATOR};
 use crate::base::host;
 use crate::exec;
-use crate::fleet::member;
 use crate::queue::{Claim, FsQueue, Place, Queue, TaskId, Turn, TurnHolder};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::workspace::Workspace;
@@ -70,7 +69,7 @@ pub enum Taken {
 /// killed holder left running.
 pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
     lock::take_checkout(workspace, exec::own_mark(), &|left| {
-        let ended = member::sweep_if(&|mark| mark == left);
+        let ended = exec::sweep_if(&|mark| mark == left);
         if ended > 0 {
             tracing::info!("ended {ended} processes of a run that was killed in this checkout");
         }

@@ -22,8 +22,8 @@ use crate::base::ids::{Attempt, RunId, StepPath};
 use crate::base::time::{Clock, Time};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
+use crate::exec;
 use crate::exec::Stop;
-use crate::fleet::member;
 use crate::store::{Store, StoreError};
 use crate::workflow::Plan;
 
@@ -103,7 +103,7 @@ pub struct Reins<'a> {
 /// Ends the processes of a run on this machine. Returns their number.
 pub fn sweep(run: &RunId) -> usize {
     let prefix = format!("{run}/");
-    member::sweep_if(&|mark| mark.starts_with(&prefix))
+    exec::sweep_if(&|mark| mark.starts_with(&prefix))
 }
 
 /// A run that this process drives.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::attempt::source_files;
 use crate::disk;
-use crate::engine::{Event, Origin, Run};
+use crate::engine::{Origin, Run};
 use crate::settings::{Config, ConfigError, Layer};
-use crate::store::{self, LoadError, Store, StoreError, journal};
+use crate::store::{self, LoadError, Store, StoreError};
 use crate::workflow::{Compiled, Named, Place, Plan, Problem, compile};
 use crate::workspace::{PathError, Workspace};
 
@@ -132,7 +132,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 
 /// Returns the plan that a run was started with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
-    let origin = origin(root);
+    let origin = store::origin(root);
     let path = root.join(origin.as_ref().map_or(store::DEFINITION, Origin::definition));
     let text = read_text(&path).map_err(|error| match unreadable(&path, error) {
         OpenError::Unreadable(message) if has_nothing(root) => OpenError::Nothing(message),
@@ -184,7 +184,7 @@ fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
 
 /// Returns true if no file in a run's directory identifies its workflow.
 pub fn has_nothing(root: &Path) -> bool {
-    !disk::exists(&root.join(store::DEFINITION)).unwrap_or(true) && origin(root).is_none()
+    !disk::exists(&root.join(store::DEFINITION)).unwrap_or(true) && store::origin(root).is_none()
 }
 
 /// Reads a run from its journal, for a run whose `state.json` cannot be read.
@@ -192,25 +192,6 @@ pub fn look_by_journal(workspace: &Workspace, root: &Path) -> Result<(Plan, Run)
     let plan = frozen_plan(workspace, &frozen_config(root)?, root)?;
     let run = Store::look_by_journal(disk::machine(), root, &plan).map_err(OpenError::State)?;
     Ok((plan, run))
-}
-
-/// Returns the parameters that a run was started with, from the first file that still has them.
-pub fn origin(root: &Path) -> Option<Origin> {
-    let disk = disk::machine();
-    let names = disk.list(root).unwrap_or_default().into_iter();
-    let backups = names.filter(|name| name.starts_with(store::STATE) && name.ends_with(".bak"));
-    for name in std::iter::once(store::STATE.to_owned()).chain(backups) {
-        let document = disk.read(&root.join(name)).unwrap_or_default();
-        if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
-            return Some(origin);
-        }
-    }
-    let bytes = disk.read(&root.join(store::JOURNAL)).ok()?;
-    let first = journal::read(&bytes).entries.into_iter().next()?;
-    match first.event {
-        Event::Started { origin } => Some(*origin),
-        _ => None,
-    }
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

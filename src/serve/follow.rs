@@ -9,9 +9,9 @@ use super::routes::{House, kept};
 use crate::agent::{self, Kind};
 use crate::base::ids::RunId;
 use crate::engine::run::Address;
+use crate::report::html::printed;
 use crate::view::excerpt;
 use crate::view::{Standing, StepShown};
-use crate::web::html::printed;
 
 /// Maximum silence of a stream. A closed connection is detected by then.
 const SILENCE: Duration = Duration::from_secs(10);

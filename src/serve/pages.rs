@@ -7,15 +7,15 @@ use std::fmt::Display;
 use crate::base::ids::shown;
 use crate::base::time::Time;
 use crate::report::Report;
+use crate::report::html::{Html, part};
 use crate::report::page;
+use crate::report::parts;
 use crate::view::excerpt::Excerpt;
 use crate::view::progress::whole_seconds;
 use crate::view::rows::{busy, inbox_row, run_time};
 use crate::view::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
-use crate::web::html::{Html, part};
-use crate::web::parts;
 
-pub const SCRIPT: &str = include_str!("../web/live.js");
+pub const SCRIPT: &str = include_str!("live.js");
 
 /// Data that every page needs.
 pub struct Frame<'a> {
@@ -240,7 +240,7 @@ impl Frame<'_> {
                 out.element("p", &[("class", &"cut")], cut);
             }
             let shown = text.as_ref().map(|text| text.text.as_str()).unwrap_or_default();
-            let shown = crate::web::html::printed(shown);
+            let shown = crate::report::html::printed(shown);
             if shown.is_empty() && !log.more {
                 out.raw("<p class=\"empty\">Nothing was printed.</p>");
                 continue;

@@ -23,10 +23,10 @@ use crate::cli::show::{self, document};
 use crate::cli::status::Overview;
 use crate::engine::run::Address;
 use crate::queue::Queue;
+use crate::report::html::part;
 use crate::report::{self, Amount};
 use crate::view::excerpt::{Excerpt, Room};
 use crate::view::{Board, Lookup, printed};
-use crate::web::html::part;
 
 /// Maximum number of runs and tasks on a page.
 const RUNS: usize = 50;

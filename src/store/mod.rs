@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::base::ids::counted;
 use crate::base::time::Time;
 use crate::disk::{self, Disk};
-use crate::engine::{self, Event, Run};
+use crate::engine::{self, Event, Origin, Run};
 use crate::workflow::Plan;
 use journal::Entry;
 
@@ -743,4 +743,23 @@ fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>, LoadError> {
 /// Returns a function that adds the operation and the path to a disk error.
 fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
     move |source| StoreError { doing, path: path.to_owned(), source }
+}
+
+/// Returns the parameters that a run was started with, from the first file that still has them.
+pub fn origin(root: &Path) -> Option<Origin> {
+    let disk = disk::machine();
+    let names = disk.list(root).unwrap_or_default().into_iter();
+    let backups = names.filter(|name| name.starts_with(STATE) && name.ends_with(".bak"));
+    for name in std::iter::once(STATE.to_owned()).chain(backups) {
+        let document = disk.read(&root.join(name)).unwrap_or_default();
+        if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
+            return Some(origin);
+        }
+    }
+    let bytes = disk.read(&root.join(JOURNAL)).ok()?;
+    let first = journal::read(&bytes).entries.into_iter().next()?;
+    match first.event {
+        Event::Started { origin } => Some(*origin),
+        _ => None,
+    }
 }

@@ -16,7 +16,8 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::stderr::{folded, talk};
+use super::stderr::talk;
+use crate::base::text::single_line;
 use crate::base::time::{Clock, SystemClock};
 use crate::exec::Mask;
 
@@ -143,7 +144,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         event.record(&mut line);
         // Untrusted text must not start a new line.
         if line.0.contains('\n') {
-            line.0 = folded(&line.0);
+            line.0 = single_line(&line.0);
         }
         let spans = context.event_scope(event).into_iter().flatten();
         let mut runs = spans.filter_map(|span| Some(span.extensions().get::<OfRun>()?.0.clone()));

@@ -38,6 +38,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking::{self, Cause, ParkedView};
 use crate::base::ansi;
 use crate::base::ids::RunId;
+use crate::base::text::sanitize_char;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
 use crate::fleet::worker::own_target;
@@ -47,7 +48,6 @@ use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::run::run_task;
 use crate::settings::Config;
 use crate::store;
-use crate::view::stderr::tame;
 use crate::workspace::Workspace;
 
 pub use gates::{Gate, gates_in, gates_of, that_may_ask};
@@ -280,7 +280,7 @@ pub fn one_line(text: &str) -> String {
         0 => whole,
         _ => whole.lines().next().unwrap_or_default(),
     };
-    line.trim_end().chars().map(|c| if c == '\n' { '␤' } else { tame(c) }).collect()
+    line.trim_end().chars().map(|c| if c == '\n' { '␤' } else { sanitize_char(c) }).collect()
 }
 
 #[cfg(test)]

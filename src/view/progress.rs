@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, poll};
 use tracing::Level;
 
-use super::stderr::{draw, erase, folded, harmless, put};
+use super::stderr::{draw, erase, put};
 use super::{log, position};
 use crate::base::ansi;
 use crate::base::ids::{StepPath, counted, shown};
+use crate::base::text::{sanitize, single_line};
 use crate::base::time::Time;
 use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
@@ -203,7 +204,7 @@ impl TextReport {
             (_, 1) => "1 round, ".into(),
             (_, rounds) => format!("{rounds} rounds, "),
         };
-        let why = record.error.as_ref().map(|error| format!(": {}", folded(&error.message)));
+        let why = record.error.as_ref().map(|error| format!(": {}", single_line(&error.message)));
         format!(
             "{}[{}/{total}] {}: {} ({rounds}{}){}",
             "  ".repeat(at.loops.len()),
@@ -250,7 +251,7 @@ impl TextReport {
 
     fn explain(&mut self, record: &Record) {
         let Some(error) = &record.error else { return };
-        self.say(&format!("      {}", folded(&error.message)));
+        self.say(&format!("      {}", single_line(&error.message)));
         let tail =
             if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {
@@ -294,7 +295,7 @@ pub fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
     let line = ansi::strip(line);
     let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
-    let mut shown = harmless(&last.chars().take(SHOWN).collect::<String>());
+    let mut shown = sanitize(&last.chars().take(SHOWN).collect::<String>());
     if last.chars().count() > SHOWN {
         shown.push('…');
     }

@@ -525,7 +525,7 @@ impl Board {
     /// Returns the readable part of a run whose state does not show that it has ended.
     fn unopened(&self, id: &RunId, error: &open::OpenError) -> RunView {
         let root = self.run_root(id);
-        let origin = open::origin(&root);
+        let origin = crate::store::origin(&root);
         let fleet = origin.as_ref().is_some_and(|origin| origin.fleet);
         RunView {
             state: Standing::of_unread(error),

@@ -9,56 +9,13 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::base::ansi;
+use crate::base::text::sanitize;
 
 /// The lines currently drawn at the end of the terminal.
 static DRAWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn drawn() -> MutexGuard<'static, Vec<String>> {
     DRAWN.lock().unwrap_or_else(|poison| poison.into_inner())
-}
-
-/// Replaces a character of untrusted text that could move the cursor or change the text direction.
-pub fn tame(letter: char) -> char {
-    match letter.is_control() || turns(letter) {
-        true => char::REPLACEMENT_CHARACTER,
-        false => letter,
-    }
-}
-
-/// Returns true if a character changes the text direction.
-fn turns(letter: char) -> bool {
-    matches!(letter,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Makes the text of another program safe for a terminal: removes escape sequences and replaces
-/// control characters, except tabs and line breaks.
-pub fn harmless(text: &str) -> String {
-    ansi::strip(text).chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
-}
-
-/// Makes a line of a fleet member safe for a terminal, and keeps its colors.
-pub fn colored(text: &str) -> String {
-    let color = |text: &str| {
-        let end = text.strip_prefix("\x1b[")?.find(|c: char| !matches!(c, '0'..='9' | ';'))? + 2;
-        text[end..].starts_with('m').then_some(end + 1)
-    };
-    let (mut out, mut plain) = (String::new(), 0);
-    for (at, _) in text.match_indices('\x1b') {
-        if let Some(length) = color(&text[at..]) {
-            out.push_str(&harmless(&text[plain..at]));
-            out.push_str(&text[at..at + length]);
-            plain = at + length;
-        }
-    }
-    out + &harmless(&text[plain..])
-}
-
-/// Joins untrusted text into one line, so that none of its lines starts a line of the output.
-pub fn folded(text: &str) -> String {
-    let text = ansi::strip(text);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
 }
 
 /// A writer for untrusted bytes to stdout: makes them safe if stdout is a terminal, and otherwise
@@ -99,7 +56,7 @@ impl<W: Write> Write for Tamed<W> {
         if let Some(at) = cut {
             self.rest.splice(..0, text.split_off(at).into_bytes());
         }
-        self.out.write_all(harmless(&text).as_bytes())?;
+        self.out.write_all(sanitize(&text).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -124,7 +81,7 @@ fn begins_letter(bytes: &[u8]) -> bool {
 
 /// Prints a message, made safe for a terminal.
 pub fn talk(text: impl Display) {
-    let mut text = harmless(&text.to_string());
+    let mut text = sanitize(&text.to_string());
     if !text.ends_with('\n') {
         text.push('\n');
     }
@@ -172,20 +129,6 @@ fn write(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_moves_a_cursor_is_replaced() {
-        let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
-        assert_eq!(harmless(text), "a\tb\u{fffd}\ncd\u{fffd}e\u{fffd}");
-        assert_eq!(harmless("a\u{202e}b\u{2066}c\u{200f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}é");
-        assert_eq!(folded("\na\tb \r\n\n  c\x1b[1md\n"), "a\u{fffd}b cd");
-    }
-
-    #[test]
-    fn only_colors_pass_from_a_member_to_the_terminal() {
-        let text = "a \x1b[32mdone\x1b[0m \x1b[2Jb\x1b]0;t\x07\u{9b}c\x1b[1";
-        assert_eq!(colored(text), "a \x1b[32mdone\x1b[0m b\u{fffd}c");
-    }
 
     #[test]
     fn a_terminal_gets_letters_and_a_pipe_gets_bytes() {

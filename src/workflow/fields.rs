@@ -36,7 +36,7 @@ impl Findings {
     /// Creates findings for a text, without agents from the settings. The text is kept to read
     /// numeric names as they are written.
     pub fn reading(source: &str) -> Findings {
-        Findings { source: crate::workflow::without_bom(source).to_owned(), ..Findings::default() }
+        Findings { source: crate::yaml::without_bom(source).to_owned(), ..Findings::default() }
     }
 
     /// Creates findings for a text, with the agents that the settings name.

@@ -90,7 +90,7 @@ impl Written {
 /// Splits a text from its front matter. Returns an error if front matter is opened but never
 /// closed.
 pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
-    let text = super::without_bom(text);
+    let text = crate::yaml::without_bom(text);
     let plain = Parts { head: None, body: text };
     let Some((first, rest)) = text.split_once('\n') else { return Ok(plain) };
     if first.trim_end() != FENCE {

@@ -53,11 +53,6 @@ pub struct Rejected {
     pub named: Named,
 }
 
-/// Strips the byte order mark that some editors write before a text.
-pub fn without_bom(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
 /// Supplies the providers that a workflow may use without defining them. The compiler asks for them
 /// only when needed, because reading them is the slowest part of a small workflow.
 pub trait Configured {

@@ -39,7 +39,7 @@ pub enum Value {
 /// Parses a document. The parser stops at its first error, which is returned with its place.
 pub fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! { strict_booleans: true };
-    let text = crate::workflow::without_bom(text);
+    let text = without_bom(text);
     let read = serde_saphyr::from_str_with_options::<Node>(text, options);
     let lines: Vec<&str> = text.lines().collect();
     read.map(|mut node| {
@@ -223,6 +223,11 @@ impl<'de> Visitor<'de> for ValueVisitor {
         }
         Ok(Value::Map(pairs))
     }
+}
+
+/// Strips the byte order mark that some editors write before a text.
+pub fn without_bom(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -15,10 +15,11 @@ use super::session::Name;
 use super::{mode, output_path};
 use crate::agent::faults::{self, FaultClass};
 use crate::agent::{self, End, MachineFault, Outcome, Silence, Stream, Turn, Usage, Verdict};
-use crate::attempt::exec_env::{Silences, Site};
+use crate::attempt::exec_env::Site;
 use crate::base::time::{Clock, SystemClock, Time, utc_offset_s};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
+use crate::settings::Silences;
 
 /// Maximum number of lines to show of an agent's last actions before a failure.
 const SHOWN: usize = 10;

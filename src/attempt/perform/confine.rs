@@ -14,8 +14,8 @@ use crate::attempt::bead_tree::Entered;
 use crate::attempt::exec_env::Site;
 use crate::attempt::prepare::refs::ARTIFACTS;
 use crate::attempt::work::Work;
+use crate::base::process::new_incarnation;
 use crate::exec::{self, Confinement, Reach};
-use crate::fleet::member::new_incarnation;
 use crate::workflow::sandbox::{Level, Sandbox};
 
 /// Directories of programs and their dependencies; missing ones are skipped.

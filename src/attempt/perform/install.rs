@@ -16,10 +16,10 @@ use super::Child;
 use super::script::Unready;
 use crate::agent::faults::{self, FaultClass};
 use crate::base::digest::Parts;
+use crate::base::process::new_incarnation;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
 use crate::exec::{self, Capture, How, Mode, Order, Sweep};
-use crate::fleet::member::new_incarnation;
 use crate::store::lock::{self, LockError};
 
 /// Directory of the package sets in a workspace.

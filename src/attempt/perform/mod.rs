@@ -10,7 +10,7 @@ mod install;
 mod json;
 mod place;
 mod repair;
-mod reply;
+pub(crate) mod reply;
 mod script;
 mod session;
 #[cfg(test)]

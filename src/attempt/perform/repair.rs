@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::work::{Input, Work};
+use super::reply::end_of;
 use super::{Ran, reply};
 use crate::agent::contract::{self, Contract};
 use crate::agent::{Outcome, Verdict};
 use crate::agent::{echo, faults};
 use crate::exec::How;
-use crate::free_task::result::end_of;
 use crate::workflow::plan::CaptureMode;
 
 /// Returns true if the agent may be asked a second time. A prompt in an argument cannot be

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -18,6 +19,8 @@ use crate::workflow::plan::Until;
 
 /// Maximum length of an answer that is read whole.
 const READ_BYTES: u64 = 8 << 20;
+/// Length of the end of an answer that is read from its log: the end states the result.
+const END_BYTES: u64 = 1 << 20;
 
 /// The problem of an answer.
 #[derive(Debug, Default)]
@@ -149,4 +152,14 @@ pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
     from.seek(SeekFrom::End(-(READ_BYTES as i64)))?;
     from.read_to_end(&mut end)?;
     Ok((String::from_utf8_lossy(&end).into_owned(), false))
+}
+
+/// Reads the end of an answer from its log.
+pub fn end_of(log: &Path) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(END_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(END_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -26,17 +26,18 @@ use crate::base::time::{Clock, SystemClock, Time};
 use crate::engine::limits;
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
-use crate::run::open;
+use crate::store;
 use crate::store::DEFINITION;
 use crate::template::spell::Fault;
 use crate::template::{Hole, Missing, Scope, Template, display, written};
 use crate::workflow::plan::{
     Action, IDLE_TIMEOUT, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When,
 };
-use crate::workflow::{Place, Plan, Problem, without_bom};
+use crate::workflow::{Place, Plan, Problem};
 use crate::workspace::PathError;
 use crate::worktree::After;
 use crate::yaml::problem::located;
+use crate::yaml::without_bom;
 
 /// The result of preparing a step.
 pub enum Prepared {
@@ -81,7 +82,7 @@ impl Refusal {
         let Some(fault) = self.fault.take().filter(|fault| fault.within.is_some()) else {
             return self;
         };
-        let origin = open::origin(&site.root());
+        let origin = store::origin(&site.root());
         let copy = origin.as_ref().map_or(DEFINITION, |origin| origin.definition());
         // Use the run's own copy. If the fault is not found there, report the start of the text.
         let text = std::fs::read_to_string(site.root().join(copy)).unwrap_or_default();

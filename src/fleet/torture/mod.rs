@@ -158,7 +158,7 @@ fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
 impl Torture {
     fn begin(stage: Stage, seed: u64, size: Size) -> io::Result<Torture> {
         let layout = Layout::new(&stage.workspace);
-        let (me, chance) = (member::new_incarnation(), member::chance());
+        let (me, chance) = (crate::base::process::new_incarnation(), member::chance());
         let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
         fs::create_dir_all(stage.workspace.join(FREE_ROOT).join("logs"))?;
         let role = |number: usize| match number.checked_sub(size.coordinators) {
@@ -325,7 +325,8 @@ impl Torture {
     fn put_out(&mut self, agent: usize, well: bool) -> io::Result<()> {
         let now = SystemClock.now();
         let id = self.queue.new_id(now.0 as u64).to_string();
-        let reference = TaskRef { id, agent: AGENTS[agent].into(), ticket: member::unguessable() };
+        let reference =
+            TaskRef { id, agent: AGENTS[agent].into(), ticket: crate::base::random::unguessable() };
         let what = if well { "well" } else { "bad" };
         let step = StepPath::top(&format!("Free{}", self.promises.free.len()));
         let task = StepTask {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::fleet::member::unguessable;
+use crate::base::random::unguessable;
 use crate::free_task::parse::FreeTask;
 use crate::queue::{Task, TaskId};
 use crate::settings::Config;

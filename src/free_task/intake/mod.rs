@@ -36,10 +36,10 @@ pub use files::{Aside, aside_by_id, ignored, is_dropped, moved_aside};
 use self::files::{is_listed, list, move_unique, shown};
 use self::look::{Kind, Look, Writers};
 use super::parse::{FreeTask, day, made_at};
+use crate::base::host::{chance, uptime_ms};
 use crate::base::random::Random;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::{self, Disk};
-use crate::fleet::member::{chance, uptime_ms};
 use crate::queue::{Layout, Published, Queue, Task, TaskId, TaskName};
 use crate::settings::Config;
 

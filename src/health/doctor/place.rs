@@ -11,9 +11,9 @@ use nix::unistd::{AccessFlags, access, geteuid};
 
 use super::Finding;
 use super::mount::{Mount, mount_id};
+use crate::base::process::new_incarnation;
 use crate::disk;
 use crate::exec::{Confinement, Powers, Reach, SIGNALS_LANDLOCK};
-use crate::fleet::member::new_incarnation;
 use crate::queue::{Layout, fault_of};
 
 /// The directories between which tasks are renamed.

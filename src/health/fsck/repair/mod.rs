@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use super::{Calm, Finding, Kind, Report, State, check};
 use crate::base::host;
+use crate::base::process::new_incarnation;
 use crate::disk;
-use crate::fleet::member::{Undertaker, new_incarnation};
+use crate::fleet::member::Undertaker;
 use crate::queue::{FsQueue, Layout, fault_of, name_anew};
 use crate::workspace::Workspace;
 

@@ -6,7 +6,7 @@
 //! text that a user approves must read as it is.
 
 use crate::base::ansi;
-use crate::view::stderr::tame;
+use crate::base::text::sanitize_char;
 use std::fmt::{Display, Write as _};
 
 /// A piece of a page.
@@ -116,7 +116,8 @@ impl std::fmt::Write for Escaping<'_> {
 /// Returns true for characters that are not text: they control a terminal or change the order of
 /// the text around them.
 fn is_treacherous(letter: char) -> bool {
-    tame(letter) != letter || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
+    sanitize_char(letter) != letter
+        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// Converts terminal output to text: removes colors and titles, and keeps only the last state of a
