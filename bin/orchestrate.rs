@@ -1,5 +1,5 @@
 //! The command line.
 
 fn main() -> std::process::ExitCode {
-    orchestrate::cli::main()
+    orchestrate::main()
 }

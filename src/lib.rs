@@ -37,3 +37,5 @@ pub mod report;
 pub mod serve;
 pub mod top;
 pub mod view;
+
+pub use cli::main;
