@@ -3,39 +3,43 @@
 //! The path of a workflow: text becomes a plan ([`workflow`]); a plan and events become a run, and
 //! a run states the work that it is owed ([`engine`]); events are stored ([`store`]); an
 //! [`attempt`] does the work of one step and reports an event, in the process that drives the
-//! [`run`] or in a worker of the [`fleet`]; and a [`view`] shows the state. The modules are
-//! declared bottom-up: a module uses only those above it (docs/architecture.md has the table).
+//! [`run`] or in a worker of the [`fleet`]; and a [`view`] shows the state. A module uses only
+//! modules of the groups before it and some of its own: docs/architecture.md has the table.
 
-pub mod agent;
-pub mod base;
-pub mod engine;
-pub mod template;
-pub mod workflow;
-pub mod yaml;
+mod agent;
+mod base;
+mod engine;
+mod template;
+mod workflow;
+mod yaml;
 
-pub mod disk;
-pub mod exec;
-pub mod git;
-pub mod queue;
-pub mod settings;
-pub mod store;
-pub mod workspace;
-pub mod worktree;
+mod disk;
+mod exec;
+mod git;
+mod queue;
+mod settings;
+mod store;
+mod workspace;
+mod worktree;
 
-pub mod attempt;
-pub mod fleet;
-pub mod free_task;
-pub mod health;
-pub mod run;
+mod attempt;
+mod fleet;
+mod free_task;
+mod health;
+mod run;
 #[cfg(test)]
 mod sim;
 
-pub mod cli;
-pub mod graph;
-pub mod offline;
-pub mod report;
-pub mod serve;
-pub mod top;
-pub mod view;
+mod cli;
+mod graph;
+mod offline;
+mod report;
+mod serve;
+mod top;
+mod view;
+
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/targets.rs"]
+pub mod fuzz_targets;
 
 pub use cli::main;

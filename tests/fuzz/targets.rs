@@ -1,64 +1,75 @@
-//! What is fuzzed: one function for every reader of text or bytes that came from elsewhere.
+//! Fuzz targets: one function for each reader of text or bytes from outside the program.
 //!
-//! Each takes any bytes, and fails by panicking, by taking too long or by taking too much memory.
-//! Where a reader promises more, that is asserted too. They are called by `fuzz.rs` beside this
-//! file, which is led by coverage, and by `tests/it/fuzz.rs`, which changes the corpus at random.
+//! A target accepts any bytes. It fails if it panics, takes too long, or takes too much memory, and
+//! it asserts the other promises of its reader. The library includes this file in test and fuzzing
+//! builds only. `fuzz.rs` runs the targets under libFuzzer; the tests in `bytes.rs` and `trees.rs`
+//! run them on random changes of the corpus.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use orchestrate::agent::{End, Kind, Stream};
-use orchestrate::agent::{contract, faults, loop_signal};
-use orchestrate::attempt::{documents, spellbook};
-use orchestrate::base::digest::sha256;
-use orchestrate::base::ids::{BeadId, RunId, StepPath};
-use orchestrate::base::time::{Time, parse_duration};
-use orchestrate::engine::record::TaskRef;
-use orchestrate::exec::Mask;
-use orchestrate::exec::capture::{Capture, Mode};
-use orchestrate::free_task::answer;
-use orchestrate::free_task::parse::FreeTask;
-use orchestrate::graph::Graph;
-use orchestrate::queue::name::{ClaimName, TaskId, TaskName};
-use orchestrate::queue::seal;
-use orchestrate::serve::http;
-use orchestrate::settings::Config;
-use orchestrate::settings::Layer;
-use orchestrate::store::{journal, snapshot};
-use orchestrate::template::nodes::NodeText;
-use orchestrate::template::spell::{Spell, no_includes};
-use orchestrate::template::{Hole, Missing, Scope, Template};
-use orchestrate::workflow::bead::Bead;
-use orchestrate::workflow::nodes::condition::Condition;
-use orchestrate::workflow::shell::{self, Layout};
-use orchestrate::workflow::{
+use crate::agent::{End, Kind, Stream};
+use crate::agent::{contract, faults, loop_signal};
+use crate::attempt::{documents, spellbook};
+use crate::base::digest::sha256;
+use crate::base::ids::{BeadId, RunId, StepPath};
+use crate::base::time::{Time, parse_duration};
+use crate::engine::record::TaskRef;
+use crate::exec::Mask;
+use crate::exec::capture::{Capture, Mode};
+use crate::free_task::answer;
+use crate::free_task::parse::FreeTask;
+use crate::graph::Graph;
+use crate::queue::name::{ClaimName, TaskId, TaskName};
+use crate::queue::seal;
+use crate::serve::http;
+use crate::settings::Config;
+use crate::settings::Layer;
+use crate::store::{journal, snapshot};
+use crate::template::nodes::NodeText;
+use crate::template::spell::{Spell, no_includes};
+use crate::template::{Hole, Missing, Scope, Template};
+use crate::workflow::bead::Bead;
+use crate::workflow::nodes::condition::Condition;
+use crate::workflow::shell::{self, Layout};
+use crate::workflow::{
     Compiled, Plan, Problem, Rejected, compile, compile_parsed, front, lint, read_config,
 };
-use orchestrate::yaml;
-use orchestrate::yaml::problem::located;
+use crate::yaml;
+use crate::yaml::problem::located;
 use serde_json::{Map, Value, json};
 
+#[cfg(test)]
+mod bytes;
+#[cfg(test)]
+mod schema;
+#[cfg(test)]
+mod texts;
+#[cfg(test)]
+mod trees;
+
+/// A target's name, which is also its directory in the corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 17] = [
-    ("workflow", workflow),
-    ("config", config),
-    ("template", template),
-    ("node_text", node_text),
-    ("spell", spell),
-    ("condition", condition),
-    ("task_text", task_text),
-    ("task_document", task_document),
-    ("status", status),
-    ("journal", read_journal),
-    ("snapshot", read_snapshot),
-    ("stream", stream),
-    ("answer", read_answer),
-    ("names", names),
-    ("bead", bead),
-    ("mask", mask),
-    ("request", request),
-];
+/// Lists the targets, and generates one test for each.
+macro_rules! targets {
+    ($($name:ident)*) => {
+        pub const TARGETS: &[Target] = &[$((stringify!($name), $name)),*];
+
+        #[cfg(test)]
+        mod changed_bytes {
+            $(#[test]
+            fn $name() {
+                super::bytes::fuzz((stringify!($name), super::$name));
+            })*
+        }
+    };
+}
+
+targets! {
+    workflow config template node_text spell condition task_text task_document status journal
+    snapshot stream answer names bead mask request
+}
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
@@ -152,7 +163,7 @@ fn node_text(bytes: &[u8]) {
     let script = shell::Script::read(parsed);
     script.misplaced();
     script.refused();
-    orchestrate::template::nodes::positional(&text, &["one", "", "three"]);
+    crate::template::nodes::positional(&text, &["one", "", "three"]);
 }
 
 fn spell(bytes: &[u8]) {
@@ -238,7 +249,7 @@ fn status(bytes: &[u8]) {
 }
 
 /// Lines that a journal could have: as they are, and with their sums.
-fn read_journal(bytes: &[u8]) {
+fn journal(bytes: &[u8]) {
     let plain = journal::read(bytes);
     assert!(plain.good_len as usize <= bytes.len());
     let mut summed = Vec::new();
@@ -255,8 +266,8 @@ fn read_journal(bytes: &[u8]) {
     let Ok(loaded) = snapshot::decode(plan, state) else { unreachable!("it was just made") };
     let mut run = loaded.run;
     for entry in journal.entries.iter().take(64) {
-        orchestrate::engine::apply(plan, &mut run, entry.at, &entry.event);
-        orchestrate::engine::owed(plan, &run, 8);
+        crate::engine::apply(plan, &mut run, entry.at, &entry.event);
+        crate::engine::owed(plan, &run, 8);
     }
     snapshot::encode(plan, &run, 1, 0);
 }
@@ -274,11 +285,11 @@ fn plan_and_state() -> &'static (Plan, Vec<u8>) {
     })
 }
 
-fn read_snapshot(bytes: &[u8]) {
+fn snapshot(bytes: &[u8]) {
     let (plan, _) = plan_and_state();
     snapshot::peek(bytes);
     let Ok(loaded) = snapshot::decode(plan, bytes) else { return };
-    orchestrate::engine::owed(plan, &loaded.run, 8);
+    crate::engine::owed(plan, &loaded.run, 8);
     let again = snapshot::encode(plan, &loaded.run, 1, 0);
     assert!(snapshot::decode(plan, &again).is_ok(), "what is written can be read");
 }
@@ -305,14 +316,14 @@ fn stream(bytes: &[u8]) {
         ..End::default()
     };
     let outcome = stream.finish(&end);
-    assert!(outcome.text.len() <= orchestrate::agent::TEXT_BYTES + 64, "it is kept in bounds");
+    assert!(outcome.text.len() <= crate::agent::TEXT_BYTES + 64, "it is kept in bounds");
 }
 
-fn read_answer(bytes: &[u8]) {
+fn answer(bytes: &[u8]) {
     let text = text(bytes);
     contract::parse(&text);
-    orchestrate::agent::echo::without_examples(&text, &[(&*text).into()]);
-    let _ = orchestrate::agent::answer::extract_object(&text);
+    crate::agent::echo::without_examples(&text, &[(&*text).into()]);
+    let _ = crate::agent::answer::extract_object(&text);
     answer::read(&text);
     faults::classify(&text);
     faults::notice(&text);

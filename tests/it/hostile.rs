@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::world::{Outcome, World, trial, until};
+use crate::world::{Outcome, World, trial, until, with_digest};
 
 /// Runs with a bounded address space, and says how much memory was used at most, in MiB.
 fn bounded(world: &World, arguments: &[&str]) -> (Outcome, u64) {
@@ -503,7 +503,7 @@ fn statuses_of_strangers() {
             "schema": "status/v1", "task_id": id, "ticket": "guessed", "success": true,
             "exit_code": 0, "record": record,
         });
-        orchestrate::queue::seal::seal(status.as_object().expect("an object"))
+        with_digest(&status, "seal", 64).into_bytes()
     };
     let replayed = |_: &str| {
         let ended = format!("processed/{}", world.run_id());

@@ -18,12 +18,10 @@ mod examples_nodes;
 mod fleet;
 mod fleet_faults;
 mod follow;
-mod fuzz;
 mod hang;
 mod hostile;
 mod kill;
 mod lints;
-mod mutate;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
@@ -75,7 +73,6 @@ fn coded() -> Vec<Trial> {
         fleet::trials(),
         fleet_faults::trials(),
         follow::trials(),
-        fuzz::trials(),
         case::checks(),
         pattern::checks(),
         reports::trials(),
@@ -86,7 +83,6 @@ fn coded() -> Vec<Trial> {
         hostile::trials(),
         kill::trials(),
         lints::trials(),
-        mutate::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
         repair::trials(),

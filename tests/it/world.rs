@@ -16,6 +16,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 /// Far above what anything here needs, so only a hang reaches it.
@@ -35,6 +36,15 @@ pub fn programs() -> PathBuf {
         let program = Path::new(env!("CARGO_BIN_EXE_orchestrate"));
         program.parent().expect("a program is in a directory").to_path_buf()
     })
+}
+
+/// Writes an object on one line. Its last member is the SHA-256 of all bytes before that member,
+/// cut to a number of digits: the `seal` of a task has 64, the `sum` of a journal's event 8.
+pub fn with_digest(object: &Value, key: &str, digits: usize) -> String {
+    let text = object.to_string();
+    let text = text.strip_suffix('}').expect("an object");
+    let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{text},\"{key}\":\"{}\"}}\n", &digest[..digits])
 }
 
 /// A workspace of its own, with a home that nobody lives in.

@@ -1,67 +1,29 @@
-//! Every loader against changed trees of what people wrote: each value of the YAML dropped,
-//! duplicated, retyped, or swapped with another one. The corpus is every workflow, settings file,
-//! bead and task among the examples and the cases. `fuzz.rs` changes bytes; its targets judge here
-//! too: no panic, no refusal without an error, and no problem without a place.
+//! Feeds targets changed YAML trees: values dropped, duplicated, retyped, or swapped.
 //!
-//! ORCHESTRATE_MUTATE=all tries every single change of every file, which takes minutes.
+//! The corpus is every workflow, settings file, bead, and task in the examples and the cases.
+//! `ORCHESTRATE_MUTATE=all` tries every single change of every file, which takes minutes.
+#![allow(clippy::disallowed_methods, reason = "the caller of a test chooses its size")]
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
 
-use libtest_mimic::Trial;
-use orchestrate::base::random::Random;
-use orchestrate::workflow::bead::Bead;
-use orchestrate::workflow::{Place, front, read_config};
-use orchestrate::yaml::{self, Node, Value};
+use super::TARGETS;
+use super::texts::texts;
+use crate::base::random::Random;
+use crate::workflow::bead::Bead;
+use crate::workflow::{Place, front, read_config};
+use crate::yaml::{self, Node, Value};
 
-use crate::case;
-use crate::fuzz::{below, targets};
-use crate::world::trial;
-
-/// How many changed documents each target is given.
+/// Changed documents for each target.
 const SAMPLE: usize = 2000;
 const NOWHERE: Place = Place { line: 1, column: 1, len: 1 };
 
-/// A file of the corpus: which target reads it, its tree, and the text that follows it.
+/// A file of the corpus: the target that reads it, its tree, and the text after the tree.
 struct Document {
     target: &'static str,
     tree: Node,
-    /// What follows front matter; `None` where the whole file is YAML.
+    /// Text after front matter, or `None` if the whole file is YAML.
     body: Option<String>,
-}
-
-/// All files of the examples, and those in the cases, each text once.
-fn texts() -> BTreeSet<(String, String)> {
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut found = BTreeSet::new();
-    for (_, file) in case::named_files(&home.join("tests/cases")) {
-        let text = fs::read_to_string(&file).expect("a case");
-        let files = case::sections(&text).into_iter().skip(1);
-        found.extend(files.filter(|(name, _)| !name.starts_with("run") && is_read(name)));
-    }
-    for dir in ["workflows", "config", "tests/fuzz/corpus"] {
-        let mut left = vec![home.join(dir)];
-        while let Some(path) = left.pop() {
-            if path.is_dir() {
-                let inside = path.read_dir().expect("a directory").flatten();
-                left.extend(inside.map(|entry| entry.path()));
-            } else if let Some((name, text)) = text_of(&path) {
-                found.insert((name, text));
-            }
-        }
-    }
-    found
-}
-
-fn text_of(path: &PathBuf) -> Option<(String, String)> {
-    let name = path.file_name()?.to_str().filter(|name| is_read(name))?;
-    Some((name.to_owned(), fs::read_to_string(path).ok()?))
-}
-
-fn is_read(name: &str) -> bool {
-    [".yaml", ".yml", ".md", ".task"].iter().any(|ending| name.ends_with(ending))
 }
 
 fn document(name: &str, text: &str) -> Option<Document> {
@@ -84,8 +46,8 @@ fn document(name: &str, text: &str) -> Option<Document> {
     Some(Document { target, tree, body: None })
 }
 
-/// The way to a value: which child of the root, which child of that, and so on. A map has two
-/// children for each pair, the key and then the value.
+/// The path to a value: the index of a child at each level. A map has two children for each pair,
+/// the key and then the value.
 type Way = Vec<usize>;
 
 fn ways(node: &Node, here: &mut Way, into: &mut Vec<Way>) {
@@ -119,7 +81,7 @@ fn text(text: &str) -> Value {
     Value::Text(text.into())
 }
 
-/// What a value may become, by number.
+/// Returns the replacement of a value that has this number, or `None` if it does not apply.
 fn retyped(number: usize, value: Value) -> Option<Value> {
     let node = |value| Node { place: NOWHERE, value };
     Some(match number {
@@ -143,7 +105,7 @@ fn retyped(number: usize, value: Value) -> Option<Value> {
 const RETYPED: usize = 13;
 const CHANGES: usize = RETYPED + 4;
 
-/// Makes one change at a value; `other` is a value to swap it with.
+/// Makes one change at a value. `other` is the value to swap it with.
 fn change(tree: &mut Node, way: &[usize], number: usize, other: &[usize]) {
     if number < RETYPED {
         let Some(node) = at(tree, way) else { return };
@@ -203,7 +165,7 @@ fn write(node: &Node, depth: usize, into: &mut String) {
     }
 }
 
-/// Whether a text can be written as lines of its own.
+/// Returns true if a text can be written as a block scalar.
 fn is_block(text: &str) -> bool {
     let plain = |c: char| c == '\n' || !c.is_control();
     text.trim_end_matches('\n').contains('\n')
@@ -224,19 +186,19 @@ impl Document {
     }
 }
 
-/// Gives a text to its target; what fails is kept, and named.
+/// Runs a target on a text. Saves a text that fails, and names it.
 fn give(target: &'static str, text: &str) {
-    let known = targets::TARGETS.into_iter().find(|(name, _)| *name == target);
+    let known = TARGETS.iter().find(|(name, _)| *name == target);
     let (name, read) = known.expect("a target");
     let went = std::panic::catch_unwind(AssertUnwindSafe(|| read(text.as_bytes())));
     if went.is_err() {
         let kept = std::env::temp_dir().join(format!("orchestrate-mutate-{name}"));
-        fs::write(&kept, text).expect("a place for what was found");
+        fs::write(&kept, text).expect("a writable temporary directory");
         panic!("target `{name}` failed; the input is in `{}`", kept.display());
     }
 }
 
-/// Gives a target changed trees: a sample, of one to three changes each.
+/// Runs a target on a sample of trees with one to three changes each.
 fn mutate(target: &'static str) {
     let documents: Vec<Document> =
         texts().iter().filter_map(|(name, text)| document(name, text)).collect();
@@ -261,14 +223,14 @@ fn mutate(target: &'static str) {
     }
     let mut random = Random::new(1);
     for _ in 0..SAMPLE {
-        let chosen = below(&mut random, documents.len());
+        let chosen = random.below(documents.len());
         let (document, ways) = (documents[chosen], &ways[chosen]);
         let mut tree = document.tree.clone();
-        // The same change at several values is how people get a language wrong.
-        let number = below(&mut random, CHANGES);
-        for _ in 0..1 + below(&mut random, 3) {
-            let way = &ways[below(&mut random, ways.len())];
-            let other = &ways[below(&mut random, ways.len())];
+        // Authors make the same mistake at several values.
+        let number = random.below(CHANGES);
+        for _ in 0..1 + random.below(3) {
+            let way = &ways[random.below(ways.len())];
+            let other = &ways[random.below(ways.len())];
             change(&mut tree, way, number, other);
         }
         give(target, &document.text(&tree));
@@ -285,8 +247,9 @@ fn all_changes(document: &Document, ways: &[Way]) {
     }
 }
 
-/// A spell is no tree yet when it is read: its actions, and the texts between them, are changed.
-fn mutate_spells() {
+/// A spell is not YAML: this changes its actions and the texts between them.
+#[test]
+fn spell() {
     let spells =
         texts().into_iter().filter(|(name, text)| name.ends_with(".md") && text.contains("{{"));
     let mut random = Random::new(1);
@@ -303,9 +266,9 @@ fn mutate_spells() {
             .collect();
         for _ in 0..40 {
             let mut pieces = pieces.clone();
-            for _ in 0..1 + below(&mut random, 3) {
-                let at = below(&mut random, pieces.len());
-                siblings(&mut pieces, at, RETYPED + 1 + below(&mut random, 3));
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(pieces.len());
+                siblings(&mut pieces, at, RETYPED + 1 + random.below(3));
             }
             give("spell", &pieces.concat());
             given += 1;
@@ -314,8 +277,22 @@ fn mutate_spells() {
     assert!(given > 1000, "{given}");
 }
 
-pub fn trials() -> Vec<Trial> {
-    let targets = ["workflow", "config", "bead", "task_text"].into_iter();
-    let trees = targets.map(|target| trial(format!("mutate/{target}"), move || mutate(target)));
-    trees.chain([trial("mutate/spell", mutate_spells)]).collect()
+#[test]
+fn workflow() {
+    mutate("workflow");
+}
+
+#[test]
+fn config() {
+    mutate("config");
+}
+
+#[test]
+fn bead() {
+    mutate("bead");
+}
+
+#[test]
+fn task_text() {
+    mutate("task_text");
 }
