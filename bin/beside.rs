@@ -17,7 +17,7 @@ const NAME: &str = "orchestrate";
 
 /// Becomes `orchestrate` with a verb and the arguments that this program was given. It lies beside
 /// this program; one that does not is looked for on the `PATH`.
-pub fn become_verb(verb: &[&str]) -> ExitCode {
+pub(crate) fn become_verb(verb: &[&str]) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let program = beside().filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from(NAME));
     let error = Command::new(&program).args(verb).args(arguments).exec();

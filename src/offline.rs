@@ -24,7 +24,7 @@ const REFUSED: i32 = 2;
 
 /// What the command line says.
 #[derive(Debug, Default, Clone, clap::Args)]
-pub struct Options {
+pub(crate) struct Options {
     /// Rules to answer by; with neither this nor --answer the prompt is echoed
     // An empty value must mean "none", because it is the default in the provider's template; clap's
     // own parser for paths rejects it.
@@ -38,7 +38,7 @@ pub struct Options {
 /// Answers one prompt and returns the exit code of the process.
 ///
 /// `root` is the workspace: the script and every path in it are relative to it.
-pub fn answer(
+pub(crate) fn answer(
     options: &Options,
     prompt: &[u8],
     environment: &dyn Fn(&str) -> Option<String>,

@@ -20,7 +20,7 @@ const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
 
 /// A settings file as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layer {
+pub(crate) struct Layer {
     pub file: String,
     pub sha256: String,
     pub text: String,
@@ -44,7 +44,7 @@ impl Layer {
 
 /// An agent, as the settings describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agent {
+pub(crate) struct Agent {
     /// `None`: [`Config::default_provider`].
     pub provider: Option<String>,
     pub model: Option<String>,
@@ -100,7 +100,7 @@ impl Agent {
 
 /// Timing and limits of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueSettings {
+pub(crate) struct QueueSettings {
     pub beat: Duration,
     pub lease: Duration,
     pub poll: Duration,
@@ -117,13 +117,13 @@ pub struct QueueSettings {
 impl QueueSettings {
     /// Interval at which a member writes its heartbeat and reads those of others. Two reads are
     /// never more than a third of a lease apart, which would restart the observation.
-    pub fn round(&self) -> Duration {
+    pub(crate) fn round(&self) -> Duration {
         self.beat.min(self.lease / 6)
     }
 
     /// Interval at which a member checks for operator requests. It reacts within five seconds,
     /// however rare its heartbeats are.
-    pub fn control_round(&self) -> Duration {
+    pub(crate) fn control_round(&self) -> Duration {
         const CONTROL: Duration = Duration::from_secs(2);
         self.round().min(CONTROL)
     }
@@ -174,7 +174,7 @@ impl QueueSettings {
 
 /// Events of a run to notify about, and the recipients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotifySettings {
+pub(crate) struct NotifySettings {
     pub on: Vec<Occasion>,
     pub command: Option<Vec<String>>,
     pub webhook: Option<String>,
@@ -191,7 +191,7 @@ impl Default for NotifySettings {
 
 impl NotifySettings {
     /// Returns true if there is no recipient.
-    pub fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.command.is_none() && self.webhook.is_none()
     }
 
@@ -206,7 +206,7 @@ impl NotifySettings {
 
 /// Metrics that a coordinator writes for a monitoring system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
+pub(crate) struct MetricsSettings {
     /// `None`: never.
     pub every: Option<Duration>,
     /// Relative to the workspace.
@@ -215,7 +215,7 @@ pub struct MetricsSettings {
 
 /// Settings in force.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// The files laid over the built-in one, in order. A run keeps copies of them, so that later
     /// changes of the files do not affect it.
     pub layers: Vec<Layer>,
@@ -260,7 +260,7 @@ pub struct Config {
 
 /// A settings file that cannot be used.
 #[derive(Debug)]
-pub struct ConfigError {
+pub(crate) struct ConfigError {
     pub file: PathBuf,
     pub text: String,
     pub problems: Vec<Problem>,
@@ -269,7 +269,7 @@ pub struct ConfigError {
 impl Config {
     /// Returns the built-in settings. All except the providers are repeated here, so that startup
     /// parses no YAML; a test compares the two.
-    pub fn built_in() -> Config {
+    pub(crate) fn built_in() -> Config {
         Config {
             layers: Vec::new(),
             own_providers: BTreeMap::new(),
@@ -300,7 +300,10 @@ impl Config {
 
     /// Loads the built-in settings and lays the given files over them, in order. Missing optional
     /// files are skipped.
-    pub fn load(optional: &[PathBuf], required: Option<&Path>) -> Result<Config, ConfigError> {
+    pub(crate) fn load(
+        optional: &[PathBuf],
+        required: Option<&Path>,
+    ) -> Result<Config, ConfigError> {
         let mut config = Config::built_in();
         let files = optional.iter().map(|path| (path.as_path(), false));
         for (path, must_exist) in files.chain(required.map(|path| (path, true))) {
@@ -318,7 +321,7 @@ impl Config {
     }
 
     /// Returns the settings that a run was started with.
-    pub fn frozen(layers: Vec<Layer>) -> Result<Config, ConfigError> {
+    pub(crate) fn frozen(layers: Vec<Layer>) -> Result<Config, ConfigError> {
         let mut config = Config::built_in();
         for layer in layers {
             config.add(layer)?;
@@ -327,7 +330,7 @@ impl Config {
     }
 
     /// Returns the settings files as a run keeps them.
-    pub fn to_be_kept(&self) -> Vec<Layer> {
+    pub(crate) fn to_be_kept(&self) -> Vec<Layer> {
         self.layers.iter().map(Layer::to_be_kept).collect()
     }
 
@@ -425,12 +428,12 @@ impl Config {
     }
 
     /// Returns every agent that the settings name.
-    pub fn agents(&self) -> &BTreeMap<String, Agent> {
+    pub(crate) fn agents(&self) -> &BTreeMap<String, Agent> {
         &self.agents
     }
 
     /// Returns the settings of an agent; all defaults if the settings do not name it.
-    pub fn agent(&self, name: &str) -> Agent {
+    pub(crate) fn agent(&self, name: &str) -> Agent {
         self.agents.get(name).cloned().unwrap_or_default()
     }
 }
@@ -482,7 +485,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
 
 /// Maximum silence of a provider that waits for its service inside its own process.
 #[derive(Clone, Copy, Debug)]
-pub struct Silences {
+pub(crate) struct Silences {
     /// While the cause is unknown.
     pub waiting: Duration,
     /// After it reported that it reached a limit.
@@ -496,7 +499,7 @@ impl Default for Silences {
 }
 
 /// Default maximum wait for a worktree that another execution uses.
-pub const TREE_WAIT: Duration = Duration::from_secs(3600);
+pub(crate) const TREE_WAIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ use crate::yaml::without_bom;
 
 /// Problem with a path.
 #[derive(Debug, thiserror::Error)]
-pub enum PathError {
+pub(crate) enum PathError {
     #[error("`{path}` is refused: {reason}")]
     Refused { path: String, reason: String },
     #[error("`{path}` does not exist")]
@@ -33,7 +33,7 @@ pub enum PathError {
 
 impl PathError {
     /// Returns true if the path can never be valid, no matter how the disk changes.
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         match self {
             PathError::Refused { .. } => true,
             PathError::Missing { .. } => false,
@@ -46,14 +46,14 @@ impl PathError {
 
 /// A resolved directory, with a handle on it.
 #[derive(Clone)]
-pub struct Workspace {
+pub(crate) struct Workspace {
     root: PathBuf,
     handle: Arc<File>,
 }
 
 /// Resolves a path from `root` as the file system does: follows links before `..` is applied, and
 /// keeps names that do not exist yet. Only resolved paths can be compared with each other.
-pub fn resolved(root: &Path, path: &Path) -> PathBuf {
+pub(crate) fn resolved(root: &Path, path: &Path) -> PathBuf {
     let mut at = root.to_owned();
     for part in path.components() {
         match part {
@@ -72,7 +72,7 @@ pub fn resolved(root: &Path, path: &Path) -> PathBuf {
 
 /// Returns the dangling link on the way to `path`, if there is one. Such a link means that a file
 /// was intended to be there.
-pub fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
+pub(crate) fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
     let leads_nowhere = |part: &&Path| {
         let part = root.join(part);
         part.is_symlink() && !part.exists()
@@ -86,18 +86,18 @@ const CIRCLE: &str = "its symlinks do not end";
 const LEAVES: &str = "it leads out of the workspace through a symlink";
 
 impl Workspace {
-    pub fn open(dir: &Path) -> io::Result<Workspace> {
+    pub(crate) fn open(dir: &Path) -> io::Result<Workspace> {
         let root = dir.canonicalize()?;
         let handle = Arc::new(File::open(&root)?);
         Ok(Workspace { root, handle })
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Checks the part of a path that exists now.
-    pub fn check(&self, path: &str) -> Result<(), PathError> {
+    pub(crate) fn check(&self, path: &str) -> Result<(), PathError> {
         self.resolve(path).map(drop)
     }
 
@@ -153,7 +153,7 @@ impl Workspace {
     }
 
     /// Opens a regular file for reading.
-    pub fn open_file(&self, path: &str) -> Result<File, PathError> {
+    pub(crate) fn open_file(&self, path: &str) -> Result<File, PathError> {
         let resolved = self.resolve(path)?;
         let file = self.open_beneath(&resolved, OFlag::O_RDONLY).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
@@ -170,7 +170,7 @@ impl Workspace {
     }
 
     /// Reads a file of at most `limit` bytes.
-    pub fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, PathError> {
+    pub(crate) fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, PathError> {
         let file = self.open_file(path)?;
         let mut bytes = Vec::new();
         file.take(limit + 1)
@@ -184,7 +184,7 @@ impl Workspace {
 
     /// Reads a text of at most `limit` bytes, without its byte order mark. Returns `None` if the
     /// file does not exist. The error is the reason why it cannot be read.
-    pub fn read_text(&self, path: &str, limit: u64) -> Result<Option<String>, String> {
+    pub(crate) fn read_text(&self, path: &str, limit: u64) -> Result<Option<String>, String> {
         match self.read(path, limit) {
             Ok(bytes) => {
                 let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text")?;
@@ -206,7 +206,7 @@ impl Workspace {
     }
 
     /// Returns the names in a directory, sorted, or none if it cannot be read.
-    pub fn files_in(&self, dir: &str) -> Vec<String> {
+    pub(crate) fn files_in(&self, dir: &str) -> Vec<String> {
         let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
         let dir = self.root.join(resolved);
         let listed = disk::confirmed(&[&dir], || std::fs::read_dir(&dir));
@@ -218,7 +218,7 @@ impl Workspace {
     }
 
     /// Returns the first `limit` bytes of a file, and its full size.
-    pub fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
+    pub(crate) fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
         let file = self.open_file(path)?;
         let size = file.metadata().map_err(|error| failed("read", path, error))?.len();
         let mut bytes = Vec::new();
@@ -227,7 +227,7 @@ impl Workspace {
     }
 
     /// Creates or truncates a file, and creates its parent directories.
-    pub fn create(&self, path: &str) -> Result<File, PathError> {
+    pub(crate) fn create(&self, path: &str) -> Result<File, PathError> {
         let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
         let parent =
             self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
@@ -242,7 +242,7 @@ impl Workspace {
 
     /// Checks that a file can be written, and creates its parent directories. Does not change its
     /// content, and does not create it if it does not exist.
-    pub fn try_write(&self, path: &str) -> Result<(), PathError> {
+    pub(crate) fn try_write(&self, path: &str) -> Result<(), PathError> {
         let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
         let dir = self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
         match open_in(&dir, &name, OFlag::O_WRONLY) {
@@ -263,7 +263,7 @@ impl Workspace {
 
     /// Replaces the path with a new file atomically, and creates its parent directories. A link of
     /// that name is replaced, not followed. Syncs nothing.
-    pub fn put<T>(
+    pub(crate) fn put<T>(
         &self,
         path: &str,
         make: impl FnOnce(&mut File) -> io::Result<T>,
@@ -285,7 +285,7 @@ impl Workspace {
     }
 
     /// Removes a file, or a link itself. Returns true if it existed.
-    pub fn remove(&self, path: &str) -> Result<bool, PathError> {
+    pub(crate) fn remove(&self, path: &str) -> Result<bool, PathError> {
         let (parent, name) = parent_and_name(path, self.resolve_name(path)?)?;
         let dir = match self.open_beneath(&parent, OFlag::O_DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -310,7 +310,7 @@ impl Workspace {
     }
 
     /// Moves a file into a directory. Never replaces another file.
-    pub fn move_file(&self, from: &str, to: &str) -> Result<(), PathError> {
+    pub(crate) fn move_file(&self, from: &str, to: &str) -> Result<(), PathError> {
         let (source_dir, source) = parent_and_name(from, self.resolve_name(from)?)?;
         let (target_dir, target) = parent_and_name(to, self.resolve(to)?)?;
         let missing = || PathError::Missing { path: from.to_owned() };
@@ -346,7 +346,7 @@ impl Workspace {
         Ok(dir.join(name))
     }
 
-    pub fn exists(&self, path: &str) -> bool {
+    pub(crate) fn exists(&self, path: &str) -> bool {
         let is_there =
             |path: PathBuf| disk::confirmed(&[&path], || path.symlink_metadata()).is_ok();
         self.resolve_name(path).is_ok_and(|path| is_there(self.root.join(path)))
@@ -354,7 +354,7 @@ impl Workspace {
 
     /// Returns the paths that match a pattern, sorted by their bytes. Fails if a match is outside
     /// the workspace, instead of silently omitting it.
-    pub fn glob(&self, pattern: &str) -> Result<Vec<String>, PathError> {
+    pub(crate) fn glob(&self, pattern: &str) -> Result<Vec<String>, PathError> {
         if let Some(reason) = path_fault(pattern) {
             return Err(refused(pattern, reason));
         }
@@ -492,7 +492,7 @@ fn parent_and_name(path: &str, resolved: PathBuf) -> Result<(PathBuf, PathBuf), 
 }
 
 /// Returns the path without `./` and doubled slashes, as matches are written.
-pub fn tidy(path: &str) -> String {
+pub(crate) fn tidy(path: &str) -> String {
     let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
     let tidy = parts.collect::<PathBuf>().to_string_lossy().into_owned();
     if tidy.is_empty() { ".".to_owned() } else { tidy }

@@ -25,7 +25,7 @@ const PROBLEM: usize = 500;
 
 /// The object of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Object<'a> {
+pub(crate) struct Object<'a> {
     /// Its value, with its keys in the order they were written.
     pub value: Value,
     /// Its source text.
@@ -39,7 +39,7 @@ impl Object<'_> {
 }
 
 /// Returns the object of an answer, or the reason why there is none.
-pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
+pub(crate) fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     let text = answer.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
         return Err("the answer is empty".into());
@@ -86,7 +86,7 @@ fn most_likely(text: &str) -> Result<Object<'_>, String> {
 
 /// Returns the object that is the whole text, or the whole content of one code block around it. Any
 /// text around the object is an error: a text that only mentions an object does not give one.
-pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
+pub(crate) fn whole_object(text: &str) -> Result<Object<'_>, String> {
     let text = text.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
         return Err("the output is empty".into());
@@ -227,7 +227,7 @@ fn balanced(text: &str) -> Option<usize> {
 }
 
 /// Returns the text to append to a prompt whose answer must match a schema.
-pub fn instruct(schema: &Value) -> String {
+pub(crate) fn instruct(schema: &Value) -> String {
     format!(
         "\n\n---\n\nAnswer with one JSON object that fits the JSON Schema below, and with nothing \
          else: no text before it or after it, and no code fence around it.\n\n```json\n{schema:#}\
@@ -237,7 +237,7 @@ pub fn instruct(schema: &Value) -> String {
 
 /// Returns the text to append to a prompt whose last answer was rejected: the problems, and the
 /// start of that answer.
-pub fn ask_again(problems: &[String], last: &str) -> String {
+pub(crate) fn ask_again(problems: &[String], last: &str) -> String {
     let mut out = String::from("\n\n---\n\nYour last answer was not accepted:\n\n");
     for problem in problems.iter().take(PROBLEMS) {
         let problem = problem.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -21,7 +21,7 @@ use crate::template::kind;
 
 /// The result of reading the contract from an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Contract {
+pub(crate) enum Contract {
     Found(AgentOutput),
     /// The answer has no JSON block.
     Missing,
@@ -31,7 +31,7 @@ pub enum Contract {
 
 impl Contract {
     /// Returns the agent's report, or a keyword for its absence and a message.
-    pub fn kept(self) -> Result<AgentOutput, (&'static str, String)> {
+    pub(crate) fn kept(self) -> Result<AgentOutput, (&'static str, String)> {
         match self {
             Contract::Found(output) => Ok(output),
             Contract::Missing => {
@@ -48,7 +48,7 @@ impl Contract {
 
 /// An agent's report about its work.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentOutput {
+pub(crate) struct AgentOutput {
     pub success: bool,
     pub summary: String,
     pub outputs: Map<String, Value>,
@@ -61,7 +61,7 @@ pub struct AgentOutput {
 
 impl AgentOutput {
     /// Returns the object that later steps see: every key of the contract, then the others.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut object = json!({
             "success": self.success,
             "summary": self.summary,
@@ -76,7 +76,7 @@ impl AgentOutput {
 }
 
 /// Returns the text to append to the prompt of an agent whose last answer violated the contract.
-pub fn ask_again(why: &str) -> String {
+pub(crate) fn ask_again(why: &str) -> String {
     format!(
         "\n\n---\n\nYour last answer could not be used: {why}. Look at what is done already, do \
          what is left, and end your answer with the JSON code block, with nothing behind it.\n"
@@ -85,7 +85,7 @@ pub fn ask_again(why: &str) -> String {
 
 /// Returns the request for the JSON block alone, within the same conversation, when all other work
 /// is done.
-pub fn ask_for_block(why: &str) -> String {
+pub(crate) fn ask_for_block(why: &str) -> String {
     format!("Your last answer could not be used: {why}. Do no more work now. {BLOCK_ALONE}")
 }
 
@@ -94,7 +94,7 @@ const EXCERPT: usize = 16 << 10;
 
 /// Returns the same request for an agent that does not remember the conversation: it quotes
 /// excerpts of the earlier prompt and answer, separate from the new request, no longer than needed.
-pub fn ask_for_block_anew(why: &str, asked: &str, answered: &str) -> String {
+pub(crate) fn ask_for_block_anew(why: &str, asked: &str, answered: &str) -> String {
     let quoted = |text: &str| {
         let text = excerpt(text.trim(), EXCERPT);
         let fence = fence(&text);
@@ -126,7 +126,7 @@ fn excerpt(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Reads the contract from the final text of an agent.
-pub fn parse(text: &str) -> Contract {
+pub(crate) fn parse(text: &str) -> Contract {
     match ending(text) {
         Ok(map) => judge(map),
         Err(Some(why)) => Contract::Invalid(why),
@@ -136,7 +136,7 @@ pub fn parse(text: &str) -> Contract {
 
 /// Extracts as much as possible from an answer that violates the contract, as a failure with reason
 /// `why`.
-pub fn told(text: &str, why: String) -> AgentOutput {
+pub(crate) fn told(text: &str, why: String) -> AgentOutput {
     let mut map = ending(text).unwrap_or_default();
     let mut output = AgentOutput { error: Some(why), ..AgentOutput::default() };
     if let Some(Value::String(summary)) = map.remove("summary") {
@@ -152,7 +152,7 @@ pub fn told(text: &str, why: String) -> AgentOutput {
 
 /// Returns the object at the end of an answer, even if it violates the contract. On failure,
 /// returns the reason, or `None` if the answer has no object at its end.
-pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
+pub(crate) fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     let text = &*unquoted(text);
     let Blocks { json, behind, end, within } = last_block(text);
     let invalid = |why: String| Err(Some(why));

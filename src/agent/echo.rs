@@ -14,7 +14,7 @@ const LEAST_BEFORE: usize = 20;
 const EXAMPLES: usize = 20;
 
 /// Returns an answer without the examples of the prompt that it repeats.
-pub fn without_examples<'a>(answer: &'a str, asked: &[Cow<str>]) -> Cow<'a, str> {
+pub(crate) fn without_examples<'a>(answer: &'a str, asked: &[Cow<str>]) -> Cow<'a, str> {
     let mut answer = Cow::Borrowed(answer);
     for prompt in asked {
         for example in examples(prompt) {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The prospects of another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FaultClass {
+pub(crate) enum FaultClass {
     /// None, until a person acts or a limit ends.
     Fatal,
     /// Good, after a delay.
@@ -94,7 +94,7 @@ const FATAL_CODES: [&str; 2] = ["401", "403"];
 const TRANSIENT_CODES: [&str; 7] = ["408", "429", "500", "502", "503", "504", "529"];
 
 /// Classifies a failure by its text.
-pub fn classify(text: &str) -> FaultClass {
+pub(crate) fn classify(text: &str) -> FaultClass {
     let text = plain(text);
     let says = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
     let codes = |codes: &[&str]| has_code(&text, codes);
@@ -165,7 +165,7 @@ const NOTICE: usize = 600;
 
 /// Classifies an answer that consists only of a limit notice or a refusal. Returns `None` for a
 /// real answer.
-pub fn notice(answer: &str) -> Option<FaultClass> {
+pub(crate) fn notice(answer: &str) -> Option<FaultClass> {
     if is_limit_notice(answer) {
         Some(FaultClass::Fatal)
     } else {

@@ -8,14 +8,14 @@
 //! content. A blank signal never matches.
 
 /// Returns true if an answer contains the signal: anywhere as written, or in a pair of tags.
-pub fn signalled(answer: &str, until: &str) -> bool {
+pub(crate) fn signalled(answer: &str, until: &str) -> bool {
     let until = until.trim();
     !until.is_empty() && (answer.contains(until) || is_tagged(answer, until))
 }
 
 /// Returns true if an answer contains the signal in a position where it is meant as one: in a pair
 /// of tags, alone on a line, or at the very end, possibly with punctuation.
-pub fn signalled_strict(answer: &str, until: &str) -> bool {
+pub(crate) fn signalled_strict(answer: &str, until: &str) -> bool {
     let until = until.trim();
     !until.is_empty()
         && (answer.lines().any(|line| line.trim() == until)
@@ -25,7 +25,7 @@ pub fn signalled_strict(answer: &str, until: &str) -> bool {
 
 /// Returns the answer without the tagged signal and without promises, as the next round and other
 /// nodes see it. An answer that consists of nothing else is returned unchanged.
-pub fn cleaned(answer: &str, until: &str) -> String {
+pub(crate) fn cleaned(answer: &str, until: &str) -> String {
     let until = until.trim();
     let mut out = String::new();
     let mut promises = true;

@@ -9,7 +9,7 @@ use super::{End, Kind, Usage, Verdict};
 /// The reason why a provider is unusable on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MachineFault {
+pub(crate) enum MachineFault {
     /// Its program, or the interpreter of its program, is missing or cannot be executed.
     Program,
     /// Its program does not know an option that the settings give it.
@@ -30,18 +30,18 @@ pub enum MachineFault {
 
 impl MachineFault {
     /// Returns true if the fault may pass without intervention.
-    pub fn passes(self) -> bool {
+    pub(crate) fn passes(self) -> bool {
         matches!(self, MachineFault::Locked | MachineFault::Resources)
     }
 
     /// Returns true if a task could cause the fault: by its changes to the provider's command, or
     /// by what it makes the program do.
-    pub fn may_be_of_task(self) -> bool {
+    pub(crate) fn may_be_of_task(self) -> bool {
         matches!(self, MachineFault::Option | MachineFault::Events)
     }
 
     /// Returns the fix, as a hint. `name` is the provider, `program` its program.
-    pub fn fix(self, name: &str, program: &str, kind: Kind) -> String {
+    pub(crate) fn fix(self, name: &str, program: &str, kind: Kind) -> String {
         let install = |otherwise: String| kind.install_hint().unwrap_or(otherwise);
         match self {
             MachineFault::Program => install(format!("install `{program}` there")),
@@ -105,7 +105,7 @@ impl MachineFault {
 
 /// Returns the field that an answer lacks for tracking cost and conversations: events may lose a
 /// field without an error. Returns `None` if it lacks nothing.
-pub fn lacking(session: Option<&str>, usage: &Usage) -> Option<&'static str> {
+pub(crate) fn lacking(session: Option<&str>, usage: &Usage) -> Option<&'static str> {
     if session.is_none() {
         return Some("it answers, but names no session");
     }

@@ -8,15 +8,15 @@
 //! **Invariant:** nothing here does I/O or reads a clock, nothing fails or panics on a provider's
 //! output, and memory stays bounded: of a stream, only the answer and a few turns are kept.
 
-pub mod answer;
+pub(crate) mod answer;
 mod claude;
 mod codex;
-pub mod contract;
-pub mod echo;
-pub mod faults;
+pub(crate) mod contract;
+pub(crate) mod echo;
+pub(crate) mod faults;
 mod gemini;
 mod lenient;
-pub mod loop_signal;
+pub(crate) mod loop_signal;
 mod machine;
 mod opencode;
 mod plain;
@@ -34,19 +34,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::agent::redact::{Hide, Veil};
-pub use crate::agent::retry_time::told_time;
-pub use machine::{MachineFault, lacking};
-pub use stream::Stream;
-pub use usage::{Counting, Number, Usage};
-pub use verdict::Verdict;
+pub(crate) use crate::agent::redact::{Hide, Veil};
+pub(crate) use crate::agent::retry_time::told_time;
+pub(crate) use machine::{MachineFault, lacking};
+pub(crate) use stream::Stream;
+pub(crate) use usage::{Counting, Number, Usage};
+pub(crate) use verdict::Verdict;
 
 use crate::agent::redact::{cut_at, shortened};
 use crate::base::ansi;
 use crate::base::time::Time;
 
 /// The longest answer that is kept.
-pub const TEXT_BYTES: usize = 8 << 20;
+pub(crate) const TEXT_BYTES: usize = 8 << 20;
 /// Maximum number of denials to report.
 const DENIALS: usize = 50;
 /// Maximum size of one turn to display.
@@ -55,7 +55,7 @@ const TURN_BYTES: usize = 4096;
 /// The supported CLIs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub(crate) enum Kind {
     Claude,
     Codex,
     Gemini,
@@ -66,7 +66,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [(&'static str, Kind); 5] = [
+    pub(crate) const ALL: [(&'static str, Kind); 5] = [
         ("claude", Kind::Claude),
         ("codex", Kind::Codex),
         ("gemini", Kind::Gemini),
@@ -74,22 +74,22 @@ impl Kind {
         ("plain", Kind::Plain),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
     /// Returns true if the output is a stream of events, of which the answer is a part.
-    pub fn is_stream(self) -> bool {
+    pub(crate) fn is_stream(self) -> bool {
         self != Kind::Plain
     }
 
     /// Returns true if the CLI accepts an ID for a new conversation; other CLIs generate one.
-    pub fn takes_session(self) -> bool {
+    pub(crate) fn takes_session(self) -> bool {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
     /// Returns the reason why the CLI rejects or truncates a prompt of this length, or `None`.
-    pub fn refuses(self, prompt: &[u8]) -> Option<String> {
+    pub(crate) fn refuses(self, prompt: &[u8]) -> Option<String> {
         let letters = || String::from_utf8_lossy(prompt).chars().count();
         let (length, most, unit) = match self {
             Kind::Claude => (prompt.len(), 10_000_000, "bytes"),
@@ -102,13 +102,13 @@ impl Kind {
     }
 
     /// Returns true if the CLI interprets a prompt that begins with a slash as its own command.
-    pub fn takes_commands(self) -> bool {
+    pub(crate) fn takes_commands(self) -> bool {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
     /// Returns the argument that the CLI does not know, from the first and the last lines of its
     /// stderr: its version differs from the one that the arguments are for.
-    pub fn unknown_option(self, stderr: &[String]) -> Option<String> {
+    pub(crate) fn unknown_option(self, stderr: &[String]) -> Option<String> {
         let mut said = stderr.iter().map(|line| plain_line(line));
         let quoted = |rest: &str| Some(rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned());
         let option = match self {
@@ -147,34 +147,28 @@ impl Kind {
     }
 
     /// Returns the command that installs the program, as a hint.
-    pub fn install_hint(self) -> Option<String> {
+    pub(crate) fn install_hint(self) -> Option<String> {
         self.package().map(|package| format!("`npm install -g {package}` installs it"))
     }
 
     /// Returns the command that installs the tested version, as a hint.
-    pub fn install_tried(self) -> Option<String> {
+    pub(crate) fn install_tried(self) -> Option<String> {
         let (package, tried) = (self.package()?, self.tried()?);
         Some(format!("`npm install -g {package}@{tried}` installs {tried}"))
     }
 
-    /// Returns true if the CLI waits for its service inside its process, for an hour if the service
-    /// asks for it, and prints little or nothing meanwhile.
-    pub fn sleeps(self) -> bool {
-        matches!(self, Kind::Codex | Kind::OpenCode)
-    }
-
     /// Returns [`Kind::install_hint`] as a suffix for an error message; empty if unknown.
-    pub fn and_install(self) -> String {
+    pub(crate) fn and_install(self) -> String {
         self.install_hint().map(|hint| format!("; {hint}")).unwrap_or_default()
     }
 
     /// Returns the extra time it needs to end itself; zero by default.
-    pub fn grace(self) -> Duration {
+    pub(crate) fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })
     }
 
     /// Returns the tested version, whose output was recorded.
-    pub fn tried(self) -> Option<&'static str> {
+    pub(crate) fn tried(self) -> Option<&'static str> {
         match self {
             Kind::Claude => Some("2.1.326"),
             Kind::Codex => Some("0.169.0"),
@@ -184,7 +178,7 @@ impl Kind {
         }
     }
 
-    pub fn adapter(self) -> Box<dyn Adapter> {
+    pub(crate) fn adapter(self) -> Box<dyn Adapter> {
         match self {
             Kind::Claude => Box::<claude::Claude>::default(),
             Kind::Codex => Box::<codex::Codex>::default(),
@@ -196,7 +190,7 @@ impl Kind {
 }
 
 /// Reads the output of one run of a CLI.
-pub trait Adapter: Send {
+pub(crate) trait Adapter: Send {
     /// Processes the next line and returns the turns to display, or `None` if it is not an event.
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>>;
     /// Returns the CLI's ID of the conversation, once it has printed it.
@@ -211,7 +205,7 @@ pub trait Adapter: Send {
 
 /// The meaning of a CLI's silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub(crate) enum Silence {
     /// A tool is running, or nothing is known.
     Working,
     /// The CLI waits for its service, which may have asked it to retry much later.
@@ -222,7 +216,7 @@ pub enum Silence {
 
 /// The end of a CLI run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct End<'a> {
+pub(crate) struct End<'a> {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub timed_out: bool,
@@ -335,7 +329,7 @@ fn before_usage(stderr_head: &[String]) -> Option<String> {
 
 /// Returns true if a line of stderr does not explain a failure: lines that CLIs also print on
 /// success, and parts of a stack trace below the line that names the error.
-pub fn is_noise(line: &str) -> bool {
+pub(crate) fn is_noise(line: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "Ripgrep is not available",
         "YOLO mode is enabled",
@@ -351,7 +345,7 @@ pub fn is_noise(line: &str) -> bool {
 
 /// The result of asking a provider.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub text: String,
     /// True if the answer exceeded the limit.
     pub truncated: bool,
@@ -391,12 +385,12 @@ impl Outcome {
     }
 
     /// Creates the outcome of a CLI whose output is its answer, if the answer is unusable.
-    pub fn of_text(text: &str, verdict: Verdict, now: Time) -> Outcome {
+    pub(crate) fn of_text(text: &str, verdict: Verdict, now: Time) -> Outcome {
         Outcome { text: text.to_owned(), ..Outcome::new(verdict) }.judged(now)
     }
 
     /// Adjusts the verdict if its retry time has passed or is too far away.
-    pub fn judged(mut self, now: Time) -> Outcome {
+    pub(crate) fn judged(mut self, now: Time) -> Outcome {
         let verdict = self.verdict.not_before(now);
         self.works_at = verdict.at();
         self.verdict = verdict.within_a_day(now);
@@ -416,7 +410,7 @@ impl Outcome {
 
 /// A piece of a conversation, for users to follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     Said(String),
     Called {
         tool: String,

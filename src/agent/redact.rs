@@ -9,15 +9,15 @@ use super::{TURN_BYTES, Turn};
 use crate::base::ansi;
 
 /// Redacts the secrets in a text.
-pub type Hide = Box<dyn Fn(&str) -> String + Send>;
+pub(crate) type Hide = Box<dyn Fn(&str) -> String + Send>;
 
 /// The redactor. All provider output to display must pass through it, except the answer: the code
 /// that stores the answer redacts it.
 #[derive(Default)]
-pub struct Veil(Option<Hide>);
+pub(crate) struct Veil(Option<Hide>);
 
 impl Veil {
-    pub fn of(hide: Hide) -> Veil {
+    pub(crate) fn of(hide: Hide) -> Veil {
         Veil(Some(hide))
     }
 

@@ -16,7 +16,7 @@ const DAY_MS: u64 = LONGEST_MS;
 ///
 /// A time of day is local time unless the text says UTC: a CLI prints another time zone only if its
 /// machine is in that zone.
-pub fn told_time(text: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
+pub(crate) fn told_time(text: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
     let lower = plain(text);
     let after = || {
         let seconds = wait_s(&lower)?;

@@ -14,7 +14,7 @@ const LINE_BYTES: usize = 64 << 20;
 const NOTES: usize = 20;
 
 /// The output of one run of a CLI, in any pieces.
-pub struct Stream {
+pub(crate) struct Stream {
     adapter: Box<dyn Adapter>,
     veil: Veil,
     line: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(kind: Kind) -> Stream {
+    pub(crate) fn new(kind: Kind) -> Stream {
         Stream {
             adapter: kind.adapter(),
             veil: Veil::default(),
@@ -39,23 +39,23 @@ impl Stream {
 
     /// Creates a stream for output that contains secrets. They are redacted in all results except
     /// the answer, the conversation ID, and the turns of lines that are not events.
-    pub fn hiding(kind: Kind, hide: Hide) -> Stream {
+    pub(crate) fn hiding(kind: Kind, hide: Hide) -> Stream {
         Stream { veil: Veil::of(hide), ..Stream::new(kind) }
     }
 
     /// Returns the provider's ID of the conversation, once it has printed it.
-    pub fn session(&self) -> Option<&str> {
+    pub(crate) fn session(&self) -> Option<&str> {
         self.adapter.session()
     }
 
     /// Returns the meaning of a lack of output at this point.
-    pub fn silence(&self) -> Silence {
+    pub(crate) fn silence(&self) -> Silence {
         self.adapter.silence()
     }
 
     /// Processes the next bytes and returns the turns to display. Lines that are not events are
     /// returned unredacted, because a secret may span several of them.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Turn> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Turn> {
         let mut turns = Vec::new();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -68,7 +68,7 @@ impl Stream {
     }
 
     /// Ends the stream. A last line without a newline counts if it can be parsed.
-    pub fn finish(mut self, end: &End) -> Outcome {
+    pub(crate) fn finish(mut self, end: &End) -> Outcome {
         if !self.line.is_empty() {
             self.end_line();
         }

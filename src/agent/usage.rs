@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Tokens, cost and turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Tokens read, including those from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
@@ -34,7 +34,7 @@ pub struct Usage {
 /// One of the numbers, by the name of its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Number {
+pub(crate) enum Number {
     InputTokens,
     OutputTokens,
     CachedTokens,
@@ -45,7 +45,7 @@ pub enum Number {
 
 /// The start of a provider's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counting {
+pub(crate) enum Counting {
     #[default]
     ThisRun,
     /// Cost since the conversation began, everything else since this run began.
@@ -57,7 +57,7 @@ pub enum Counting {
 impl Usage {
     /// Returns the usage of this run alone. `last` is the usage reported at the end of the previous
     /// run in the same conversation.
-    pub fn since(&self, last: &Usage) -> Usage {
+    pub(crate) fn since(&self, last: &Usage) -> Usage {
         // A counter that decreased was reset.
         let tokens = |now: Option<u64>, last: Option<u64>| {
             now.map(|now| now.checked_sub(last.unwrap_or(0)).unwrap_or(now))
@@ -80,7 +80,7 @@ impl Usage {
     }
 
     /// Returns the known numbers of `self`, and those of `before` where `self` has none.
-    pub fn or(&self, before: &Usage) -> Usage {
+    pub(crate) fn or(&self, before: &Usage) -> Usage {
         Usage {
             input_tokens: self.input_tokens.or(before.input_tokens),
             output_tokens: self.output_tokens.or(before.output_tokens),
@@ -94,7 +94,7 @@ impl Usage {
     }
 
     /// Adds `other` to this usage.
-    pub fn add(&mut self, other: &Usage) {
+    pub(crate) fn add(&mut self, other: &Usage) {
         let at_least = &mut self.at_least;
         at_least.extend(&other.at_least);
         let mut lacks = |number: Number, one_unknown: bool| {
@@ -123,7 +123,7 @@ impl Usage {
 
     /// Adds this to an optional sum. `None` means that nothing was added, which differs from a
     /// usage whose numbers are all unknown.
-    pub fn add_to(&self, sum: &mut Option<Usage>) {
+    pub(crate) fn add_to(&self, sum: &mut Option<Usage>) {
         match sum {
             Some(sum) => sum.add(self),
             none => *none = Some(self.clone()),
@@ -131,7 +131,7 @@ impl Usage {
     }
 
     /// Returns true if a number is known completely.
-    pub fn knows(&self, number: Number) -> bool {
+    pub(crate) fn knows(&self, number: Number) -> bool {
         let known = match number {
             Number::InputTokens => self.input_tokens.is_some(),
             Number::OutputTokens => self.output_tokens.is_some(),

@@ -7,7 +7,7 @@ use crate::base::time::Time;
 
 /// The assessment of a provider's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Answered,
     /// The provider works again at this time.
     RetryAt {
@@ -47,7 +47,7 @@ pub enum Verdict {
 pub(super) const LONGEST_MS: u64 = 86_400_000;
 
 impl Verdict {
-    pub fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             Verdict::Answered => "answered",
             Verdict::RetryAt { .. } => "retry_at",
@@ -60,7 +60,7 @@ impl Verdict {
         }
     }
 
-    pub fn reason(&self) -> &str {
+    pub(crate) fn reason(&self) -> &str {
         match self {
             Verdict::Answered => "",
             Verdict::RetryAt { reason, .. }
@@ -74,7 +74,7 @@ impl Verdict {
     }
 
     /// Returns the time of the next retry, if known.
-    pub fn at(&self) -> Option<Time> {
+    pub(crate) fn at(&self) -> Option<Time> {
         match self {
             Verdict::RetryAt { at, .. } => Some(*at),
             _ => None,
@@ -82,7 +82,7 @@ impl Verdict {
     }
 
     /// Converts a wait that is too long into [`Verdict::NeedsPerson`].
-    pub fn within_a_day(self, now: Time) -> Verdict {
+    pub(crate) fn within_a_day(self, now: Time) -> Verdict {
         match self {
             Verdict::RetryAt { at, reason } if at.ms_since(now) > LONGEST_MS => {
                 let at = at.to_second();
@@ -93,7 +93,7 @@ impl Verdict {
     }
 
     /// Converts a retry time that has already passed into a backoff: the real time is unknown.
-    pub fn not_before(self, now: Time) -> Verdict {
+    pub(crate) fn not_before(self, now: Time) -> Verdict {
         match self {
             Verdict::RetryAt { at, reason } if at <= now => {
                 Verdict::BackOff { reason, crowded: true }
@@ -102,7 +102,7 @@ impl Verdict {
         }
     }
 
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut object = json!({ "kind": self.word(), "reason": self.reason() });
         if let Some(at) = self.at() {
             object["at"] = at.to_second().into();

@@ -24,7 +24,7 @@ use crate::workspace::Workspace;
 const NODES: &str = "nodes";
 
 /// Keeps the output of the step that this event completed, if the step has an `output_type`.
-pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
+pub(crate) fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
     let (Event::Ended { step, .. }
     | Event::Answered { step, .. }
     | Event::Kept { step }
@@ -42,7 +42,7 @@ pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
 
 /// Keeps the output of a top-level step if the step has completed and its output has a type. If the
 /// step failed or was skipped, removes the artifact of an earlier execution.
-pub fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
+pub(crate) fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
     let step = &plan.root.steps[index];
     let Some(kind) = &step.output_type else { return };
     let Some(slot) = run.body.slots.get(index) else { return };

@@ -19,7 +19,7 @@ use crate::worktree::{
 };
 
 /// A worktree that an execution uses.
-pub struct Entered {
+pub(crate) struct Entered {
     trees: Trees,
     pub tree: Worktree,
     run: Option<String>,
@@ -33,7 +33,7 @@ pub struct Entered {
 /// Enters the worktree of an execution, once no other execution uses it. The error is the record of
 /// the step: an unexpected state of the worktree is left unchanged, and nothing is started. Returns
 /// `None` if it was stopped.
-pub fn enter(
+pub(crate) fn enter(
     site: &Site,
     work: &Work,
     tree: &TreeWork,
@@ -87,12 +87,12 @@ fn wait_for(
 
 impl Entered {
     /// Returns the working directory.
-    pub fn cwd(&self) -> &Path {
+    pub(crate) fn cwd(&self) -> &Path {
         &self.tree.workspace
     }
 
     /// Returns the Git directory that all worktrees of the repository share.
-    pub fn common(&self) -> &Path {
+    pub(crate) fn common(&self) -> &Path {
         self.trees.common()
     }
 
@@ -111,7 +111,7 @@ impl Entered {
 
     /// Commits the changes of an agent that was stopped. Does not push, so that stopping does not
     /// wait for the remote.
-    pub fn give_up(self, work: &Work, times: Attempt) {
+    pub(crate) fn give_up(self, work: &Work, times: Attempt) {
         if let Err(error) = self.keep(work, times) {
             tracing::warn!("what is in the worktree could not be kept in a commit: {error}");
         }
@@ -119,7 +119,7 @@ impl Entered {
 
     /// Commits an agent's changes and records the state of the worktree. `times` counts the
     /// executions of its task.
-    pub fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
+    pub(crate) fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
         let mut checkpoint = None;
         let kept = self.keep(work, times);
         let Entered { trees, tree, hold, push, mut warnings, .. } = self;
@@ -211,7 +211,7 @@ fn fail(site: &Site, record: &mut Record, error: &TreeError) {
 }
 
 /// Merges the changes for a bead. Returns `None` if it was stopped.
-pub fn merge(
+pub(crate) fn merge(
     site: &Site,
     run: &RunId,
     step: &StepPath,

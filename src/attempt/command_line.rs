@@ -17,7 +17,7 @@ const RESUME: &str = "resume";
 const FORK: &str = "fork";
 
 /// The reason why there is no command line.
-pub enum AskError {
+pub(crate) enum AskError {
     /// The prompt is not UTF-8 from this byte on, and an argument must be.
     NotText { at: usize },
     /// No value fills these placeholders of the command.
@@ -25,7 +25,7 @@ pub enum AskError {
 }
 
 /// Merges a provider's defaults with the caller's parameters, which win, and fills all variables.
-pub fn merge(
+pub(crate) fn merge(
     provider: &Provider,
     params: &BTreeMap<String, Param>,
     around: &dyn Scope,
@@ -43,7 +43,7 @@ pub fn merge(
 }
 
 /// A prompt and the provider that it goes to.
-pub struct Question<'a> {
+pub(crate) struct Question<'a> {
     /// The provider's name.
     pub name: &'a str,
     pub provider: &'a Provider,
@@ -55,7 +55,7 @@ pub struct Question<'a> {
 
 /// The conversation that a question belongs to.
 #[derive(Default)]
-pub struct Conversation {
+pub(crate) struct Conversation {
     /// Key of this conversation.
     pub key: String,
     /// Key of the conversation that this one is forked from.
@@ -70,7 +70,7 @@ impl From<String> for Conversation {
 
 /// Returns true if a provider can start a conversation from the content of another one, which stays
 /// unchanged.
-pub fn can_fork(provider: &Provider) -> bool {
+pub(crate) fn can_fork(provider: &Provider) -> bool {
     converses_with(provider, FORK)
 }
 
@@ -82,14 +82,14 @@ fn converses_with(provider: &Provider, parameter: &str) -> bool {
 }
 
 /// Returns true if a provider can resume a conversation.
-pub fn can_resume(provider: &Provider) -> bool {
+pub(crate) fn can_resume(provider: &Provider) -> bool {
     converses_with(provider, RESUME)
 }
 
 impl Question<'_> {
     /// Adds the provider's command line and settings to `work`. If the provider reads its prompt
     /// from stdin, the command line does not contain the prompt.
-    pub fn put(&self, work: Work) -> Result<Work, AskError> {
+    pub(crate) fn put(&self, work: Work) -> Result<Work, AskError> {
         let provider = self.provider;
         // Without an adapter, these names are ordinary parameters.
         let names = |parameter| converses_with(provider, parameter);
@@ -182,7 +182,7 @@ impl Question<'_> {
 }
 
 /// Returns the parameters that a provider's command has no placeholder for.
-pub fn unused<'a>(
+pub(crate) fn unused<'a>(
     provider: &Provider,
     params: &'a BTreeMap<String, Value>,
 ) -> impl Iterator<Item = &'a String> {

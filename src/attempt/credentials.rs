@@ -19,7 +19,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 
 /// Variable in which systemd passes the directory.
-pub const VARIABLE: &str = "CREDENTIALS_DIRECTORY";
+pub(crate) const VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
 /// Prefix that `LoadCredential=env:DIRECTORY` adds to every name.
 const PREFIX: &str = "env_";
@@ -28,7 +28,7 @@ const LARGEST: u64 = 64 << 10;
 const LONGEST_NAME: usize = 128;
 
 /// Reads every credential in a directory, keyed by its variable name.
-pub fn read(dir: &Path) -> io::Result<BTreeMap<String, OsString>> {
+pub(crate) fn read(dir: &Path) -> io::Result<BTreeMap<String, OsString>> {
     let listed = fs::read_dir(dir).map_err(|error| wrap(&dir.display().to_string(), &error))?;
     let mut found = BTreeMap::new();
     for entry in listed {

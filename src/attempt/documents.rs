@@ -16,13 +16,13 @@ use crate::queue::name::label;
 use crate::queue::{Claim, Task, TaskId, TaskName};
 
 /// Default priority of a task.
-pub const PRIORITY: u8 = 5;
+pub(crate) const PRIORITY: u8 = 5;
 /// The agent whose inbox receives submitted runs.
-pub const COORDINATOR: &str = "coordinator";
+pub(crate) const COORDINATOR: &str = "coordinator";
 
 /// An attempt at a step, as a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StepTask {
+pub(crate) struct StepTask {
     pub run_id: RunId,
     /// RUN_ROOT; relative if it lies inside the workspace.
     pub run_root: String,
@@ -37,14 +37,14 @@ pub struct StepTask {
 
 /// A run, as a task for a coordinator that drives it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RunTask {
+pub(crate) struct RunTask {
     pub run_id: RunId,
     pub run_root: String,
 }
 
 /// The request in a task document.
 #[derive(Debug)]
-pub enum Asked {
+pub(crate) enum Asked {
     Step(Box<StepTask>),
     Run(RunTask),
     /// Text that a user dropped.
@@ -73,7 +73,12 @@ fn with(mut head: Map<String, Value>, body: impl Serialize) -> Map<String, Value
 }
 
 /// Builds the task of an attempt. `None` if the reference has an invalid ID.
-pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Time) -> Option<Task> {
+pub(crate) fn step_task(
+    reference: &TaskRef,
+    step: &StepTask,
+    crash_limit: u32,
+    at: Time,
+) -> Option<Task> {
     let id = TaskId::parse(&reference.id)?;
     let path = step.work.step.to_string();
     let mut document = head("step", &id, &reference.agent, at);
@@ -85,7 +90,7 @@ pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Tim
 }
 
 /// Builds the task of a run.
-pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> Task {
+pub(crate) fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> Task {
     let document = with(head("run", id, COORDINATOR, at), run);
     let stem = std::path::Path::new(workflow).file_stem().unwrap_or_default();
     Task {
@@ -103,7 +108,7 @@ fn name(id: &TaskId, text: &str) -> TaskName {
 }
 
 /// Parses the request in a claimed task. The error is one sentence.
-pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
+pub(crate) fn read(document: &Map<String, Value>) -> Result<Asked, String> {
     let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
     if text("schema") != "task/v1" {
         return Err(format!("its schema is `{}`, not `task/v1`", text("schema")));
@@ -120,7 +125,12 @@ pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
 
 /// Builds the status of a task, in the format that agents leave for users, with the members that
 /// the fleet needs.
-pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<String, Value> {
+pub(crate) fn status(
+    claim: &Claim,
+    record: &Record,
+    began: Time,
+    ended: Time,
+) -> Map<String, Value> {
     let document = &claim.task.document;
     let member = |key: &str| document.get(key).cloned().unwrap_or(Value::Null);
     let error = record.error.as_ref();
@@ -174,7 +184,7 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
 
 /// Returns the result in a status, if it belongs to this task. The error states why it does not
 /// count.
-pub fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, String> {
+pub(crate) fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, String> {
     let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
     if text("task_id") != task.id || text("ticket") != task.ticket {
         return Err("it does not carry the ticket of the task".into());

@@ -19,10 +19,10 @@ use crate::workspace::Workspace;
 use crate::worktree::REMOTE_TIMEOUT;
 
 /// The environment variables at program start; read once, in `main`.
-pub type Environment = BTreeMap<String, OsString>;
+pub(crate) type Environment = BTreeMap<String, OsString>;
 
 /// Everything that an execution needs to know about its environment.
-pub struct Site {
+pub(crate) struct Site {
     pub workspace: Workspace,
     /// Directory of execution logs.
     pub logs: PathBuf,
@@ -50,7 +50,7 @@ pub struct Site {
 
 /// Settings for the shared use of worktrees.
 #[derive(Clone, Copy, Debug)]
-pub struct Turns {
+pub(crate) struct Turns {
     /// Time that others wait for a heartbeat of this execution.
     pub lease: Duration,
     /// Maximum wait for a worktree that another step uses.
@@ -68,7 +68,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    pub fn of(config: &Config) -> Turns {
+    pub(crate) fn of(config: &Config) -> Turns {
         Turns {
             lease: config.queue.lease,
             wait: config.tree_wait,
@@ -80,12 +80,12 @@ impl Turns {
 
 impl Site {
     /// Returns the path of a step's log file.
-    pub fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
+    pub(crate) fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
         self.logs.join(format!("{step}.{ending}"))
     }
 
     /// Appends lines to a step's debug log, if debug logs are enabled.
-    pub fn keep_notes(&self, step: &StepPath, lines: &[String]) {
+    pub(crate) fn keep_notes(&self, step: &StepPath, lines: &[String]) {
         if !self.debug || lines.is_empty() {
             return;
         }
@@ -99,16 +99,16 @@ impl Site {
     }
 
     /// Returns the run's directory.
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.logs.parent().unwrap_or(&self.logs).to_owned()
     }
 
-    pub fn cwd(&self) -> &Path {
+    pub(crate) fn cwd(&self) -> &Path {
         self.workspace.root()
     }
 
     /// Returns the ID of the run; `None` for a free task.
-    pub fn run_id(&self) -> Option<String> {
+    pub(crate) fn run_id(&self) -> Option<String> {
         let id = self.about.iter().find(|(name, _)| name == RUN_ID);
         id.map(|(_, id)| id.to_string_lossy().into_owned())
     }
@@ -116,25 +116,25 @@ impl Site {
 
 /// Returns the path of the `orchestrate` program. This process runs it: the other programs
 /// (`worker`, `coordinator` and so on) replace themselves with it.
-pub fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"))
 }
 
 const RUN_ID: &str = "ORCHESTRATE_RUN_ID";
 
 /// Returns the variables that describe a run to its child processes.
-pub fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
+pub(crate) fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
     vec![(RUN_ID.into(), id.as_str().into()), ("ORCHESTRATE_RUN_ROOT".into(), root.into())]
 }
 
 /// Builds a mask for the values of all secrets that a plan names, from the environment and from the
 /// `env` of its steps.
-pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
+pub(crate) fn mask(plan: &Plan, environment: &Environment) -> Mask {
     mask_too(plan, environment, &Environment::new())
 }
 
 /// Like [`mask`], and also masks the values of credentials.
-pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
+pub(crate) fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
     let mut values = Vec::new();
     plan.root.walk(&mut |step| {
         for name in &step.secrets {
@@ -147,7 +147,7 @@ pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environmen
 }
 
 /// Returns the names of all secrets that a plan's steps name.
-pub fn secrets(plan: &Plan) -> Vec<String> {
+pub(crate) fn secrets(plan: &Plan) -> Vec<String> {
     let mut found = BTreeSet::new();
     plan.root.walk(&mut |step| found.extend(step.secrets.iter().cloned()));
     found.into_iter().collect()

@@ -22,14 +22,14 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, RoundsKind};
 
 /// Directory of a run into which users drop answers.
-pub const CONTROL: &str = "control";
+pub(crate) const CONTROL: &str = "control";
 /// Maximum size of an answer file.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// An answer, as its file contains it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AnswerFile {
+pub(crate) struct AnswerFile {
     #[serde(default = "schema")]
     pub schema: String,
     pub approve: bool,
@@ -47,30 +47,40 @@ fn schema() -> String {
 }
 
 impl AnswerFile {
-    pub fn new(approve: bool, comment: String, by: Option<String>, shown: String) -> AnswerFile {
+    pub(crate) fn new(
+        approve: bool,
+        comment: String,
+        by: Option<String>,
+        shown: String,
+    ) -> AnswerFile {
         AnswerFile { schema: schema(), approve, comment, by, shown: Some(shown) }
     }
 }
 
 /// Returns the path of the diff that the reviewer of a merge sees, relative to the run's directory.
-pub fn review(subject: &str) -> String {
+pub(crate) fn review(subject: &str) -> String {
     format!("reviews/{}.diff", subject.get(..32).unwrap_or(subject))
 }
 
 /// Returns the path of the answer to a gate: one name per attempt.
-pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
+pub(crate) fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
     root.join(CONTROL).join(format!("{step}.{attempt}.answer"))
 }
 
 /// Shortens the digest of the shown content to the part that users type.
-pub fn short(shown: &str) -> &str {
+pub(crate) fn short(shown: &str) -> &str {
     const SHORT: usize = 12;
     shown.get(..SHORT).unwrap_or(shown)
 }
 
 /// Returns the valid answer to a gate, if there is one. Moves an invalid answer aside, where users
 /// can find it.
-pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord) -> Option<Answer> {
+pub(crate) fn answer(
+    root: &Path,
+    step: &StepPath,
+    attempt: Attempt,
+    gate: &GateRecord,
+) -> Option<Answer> {
     let path = path(root, step, attempt);
     match judged(&path, &gate.shown, gate.expires_at) {
         Ok(file) => {
@@ -106,7 +116,12 @@ fn judged(
 
 /// Moves an invalid answer aside, so that a valid one can be given. Several processes may do so at
 /// once: the moved file is checked again, and put back if it is valid.
-pub fn clear_void(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> io::Result<()> {
+pub(crate) fn clear_void(
+    root: &Path,
+    step: &StepPath,
+    attempt: Attempt,
+    shown: &str,
+) -> io::Result<()> {
     let (disk, path) = (disk::machine(), path(root, step, attempt));
     if judged(&path, shown, None).is_ok() {
         return Ok(());
@@ -131,12 +146,12 @@ fn own_name(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
 }
 
 /// Returns true if a gate has a valid answer.
-pub fn is_answered(path: &Path, shown: &str, expires_at: Option<Time>) -> bool {
+pub(crate) fn is_answered(path: &Path, shown: &str, expires_at: Option<Time>) -> bool {
     matches!(judged(path, shown, expires_at), Ok(Some(_)))
 }
 
 /// Returns the reason why the answer that was dropped for this gate is invalid, if there is one.
-pub fn refused(path: &Path, shown: &str) -> Option<String> {
+pub(crate) fn refused(path: &Path, shown: &str) -> Option<String> {
     let wrong = |path: &Path| judged(path, shown, None).err();
     wrong(path).or_else(|| wrong(&aside(path)))
 }
@@ -157,7 +172,7 @@ fn is_in_time(path: &Path, expires_at: Option<Time>) -> bool {
 
 /// Returns the record of the agent step that a gate asks about: the last one before the gate or, if
 /// a rejection started this round, the last one of the previous round.
-pub fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r Record> {
+pub(crate) fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r Record> {
     let prompt = |block: &Block, last: usize| {
         block.steps[..last].iter().rposition(|step| matches!(step.action, Action::Prompt(_)))
     };
@@ -181,7 +196,7 @@ pub fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r 
 }
 
 /// Moves an answer aside that was there before the gate asked. Call it right before the gate asks.
-pub fn clear(root: &Path, step: &StepPath, attempt: Attempt) {
+pub(crate) fn clear(root: &Path, step: &StepPath, attempt: Attempt) {
     let path = path(root, step, attempt);
     if matches!(read(&path), Ok(None)) {
         return;
@@ -207,7 +222,7 @@ fn read(path: &Path) -> Result<Option<AnswerFile>, String> {
 }
 
 /// Writes an answer; it is durable when this returns. Returns true if it is the first one.
-pub fn give(
+pub(crate) fn give(
     root: &Path,
     step: &StepPath,
     attempt: Attempt,

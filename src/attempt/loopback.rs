@@ -10,7 +10,7 @@ use super::exec_env::Environment;
 use crate::agent::Kind;
 
 /// The model that opencode uses in a test, as the test's settings name it.
-pub const MODEL: &str = "test/test";
+pub(crate) const MODEL: &str = "test/test";
 /// An address without a listener: requests to other machines fail here.
 const NOWHERE: &str = "http://127.0.0.1:9";
 /// Placeholder for a key.
@@ -35,14 +35,14 @@ type Named = (&'static str, String);
 
 /// The environment that points a provider at a server.
 #[derive(Default)]
-pub struct Pointed {
+pub(crate) struct Pointed {
     pub env: Vec<(String, String)>,
 }
 
 impl Pointed {
     /// Points a provider at a server, with separate settings in a separate directory. The error is
     /// one sentence.
-    pub fn at(server: &str, kind: Kind, dir: &Path) -> Result<Pointed, String> {
+    pub(crate) fn at(server: &str, kind: Kind, dir: &Path) -> Result<Pointed, String> {
         if server.is_empty() {
             return Ok(Pointed::default());
         }
@@ -97,7 +97,7 @@ impl Pointed {
     }
 
     /// Returns the variables that a provider in a test does not inherit. Empty if no server is set.
-    pub fn hidden(&self, environment: &Environment) -> Vec<String> {
+    pub(crate) fn hidden(&self, environment: &Environment) -> Vec<String> {
         let chosen = |name: &&String| {
             name.starts_with("OPENCODE_") || CHOICES.iter().any(|start| name.starts_with(start))
         };

@@ -28,10 +28,10 @@ const VERSION: Duration = Duration::from_secs(30);
 /// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(120);
 /// Points any provider at a server, regardless of the name of its own variable.
-pub const BASE_URL: &str = "ORCHESTRATE_PROVIDER_BASE_URL";
+pub(crate) const BASE_URL: &str = "ORCHESTRATE_PROVIDER_BASE_URL";
 
 /// Location of a provider's program.
-pub enum Program {
+pub(crate) enum Program {
     /// It is this program.
     BuiltIn,
     Found(PathBuf),
@@ -42,7 +42,7 @@ pub enum Program {
 }
 
 /// Finds a provider's program as a step would.
-pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Program {
+pub(crate) fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Program {
     let path = environment.get("PATH").map_or(OsStr::new(""), |path| path.as_os_str());
     match provider.program() {
         None => Program::Unknown,
@@ -55,12 +55,12 @@ pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Progr
 }
 
 /// Returns the version that a program prints. The error states why there is none.
-pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
+pub(crate) fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
     version_within(file, cwd, stop, VERSION)
 }
 
 /// Like [`version`], with the caller's timeout.
-pub fn version_within(
+pub(crate) fn version_within(
     file: &Path,
     cwd: &Path,
     stop: &Stop,
@@ -95,7 +95,7 @@ pub fn version_within(
 
 /// Relation of a version to the one whose output was tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub(crate) enum Known {
     /// The tested version itself.
     Tried {
         tried: &'static str,
@@ -115,7 +115,7 @@ pub enum Known {
 
 impl Known {
     /// Compares a version with the tested one. `None` if no version of this program was tested.
-    pub fn of(kind: Kind, version: &str) -> Option<Known> {
+    pub(crate) fn of(kind: Kind, version: &str) -> Option<Known> {
         let tried = kind.tried()?;
         let words = version.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
         if words.map(|word| word.trim_start_matches('v')).any(|word| word == tried) {
@@ -129,7 +129,7 @@ impl Known {
     }
 
     /// Describes it in words that follow the version.
-    pub fn words(self) -> String {
+    pub(crate) fn words(self) -> String {
         match self {
             Known::Tried { .. } => "which was tried".to_owned(),
             Known::Older { tried } => format!("older than {tried}, which was tried"),
@@ -141,7 +141,7 @@ impl Known {
 }
 
 /// Returns the first version numbers in a program's output: two or three of them.
-pub fn numbers(version: &str) -> Option<Vec<u64>> {
+pub(crate) fn numbers(version: &str) -> Option<Vec<u64>> {
     version.split([' ', '/', '(', ')']).find_map(|word| {
         let parts = word.trim_start_matches('v').split(['.', '-', '+']).take(3);
         let parts: Vec<u64> = parts.map_while(|part| part.parse().ok()).collect();
@@ -150,7 +150,7 @@ pub fn numbers(version: &str) -> Option<Vec<u64>> {
 }
 
 /// Returns the variables that may name the local server for a test of a provider.
-pub fn base_url_variables(kind: Kind) -> Vec<&'static str> {
+pub(crate) fn base_url_variables(kind: Kind) -> Vec<&'static str> {
     match kind {
         Kind::Claude => vec![BASE_URL, "ANTHROPIC_BASE_URL"],
         Kind::Codex => vec![BASE_URL, "OPENAI_BASE_URL"],
@@ -162,7 +162,7 @@ pub fn base_url_variables(kind: Kind) -> Vec<&'static str> {
 }
 
 /// Returns the local server that a provider can be tested with, if the environment names one.
-pub fn own_server(kind: Kind, environment: &Environment) -> Option<String> {
+pub(crate) fn own_server(kind: Kind, environment: &Environment) -> Option<String> {
     let names = base_url_variables(kind);
     let url = names.into_iter().find_map(|name| environment.get(name))?;
     let url = url.to_string_lossy().trim_end_matches('/').to_owned();
@@ -184,7 +184,7 @@ fn is_loopback(url: &str) -> bool {
 }
 
 /// Asks a provider one small question in a separate directory, which must exist.
-pub fn try_out(
+pub(crate) fn try_out(
     name: &str,
     config: &Config,
     environment: &Environment,
@@ -246,7 +246,7 @@ pub fn try_out(
 /// Returns the answer of a tested provider; the error states the problem. A provider with streamed
 /// output must also report its session and its token counts: without them, conversations cannot be
 /// resumed and costs are unknown.
-pub fn judge(kind: Kind, record: &Record) -> Result<String, String> {
+pub(crate) fn judge(kind: Kind, record: &Record) -> Result<String, String> {
     if record.status != StepStatus::Completed {
         return Err(record.error.as_ref().map(|error| error.message.clone()).unwrap_or_default());
     }
@@ -274,7 +274,7 @@ impl Scope for Nothing {
 }
 
 /// Runs `act` in a temporary directory and removes the directory afterwards.
-pub fn in_scratch<T>(
+pub(crate) fn in_scratch<T>(
     environment: &Environment,
     act: impl FnOnce(&Path) -> Result<T, String>,
 ) -> Result<T, String> {

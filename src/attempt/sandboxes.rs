@@ -12,7 +12,7 @@ use crate::workflow::sandbox::Sandbox;
 
 /// The sandboxes of agents.
 #[derive(Clone, Debug, Default)]
-pub struct Sandboxes {
+pub(crate) struct Sandboxes {
     /// The agent of all work in this process, if there is only one.
     own: Option<String>,
     /// Agent of agent steps that name none.
@@ -24,7 +24,7 @@ pub struct Sandboxes {
 
 impl Sandboxes {
     /// Reads the sandboxes from the settings; `own` is the agent of this worker.
-    pub fn of(config: &Config, own: Option<&str>) -> Sandboxes {
+    pub(crate) fn of(config: &Config, own: Option<&str>) -> Sandboxes {
         let agents = config.agents().iter();
         let limited = agents.filter_map(|(name, agent)| {
             let sandbox = agent.sandbox.clone().filter(Sandbox::limits)?;
@@ -45,7 +45,7 @@ impl Sandboxes {
 
     /// Returns the sandboxes of one execution, each with the paths that stay writable if they
     /// exist.
-    pub fn for_work<'a>(&'a self, work: &'a Work) -> Vec<(&'a Sandbox, &'a [String])> {
+    pub(crate) fn for_work<'a>(&'a self, work: &'a Work) -> Vec<(&'a Sandbox, &'a [String])> {
         let default = work.asks.then_some(&self.default_agent);
         let agent = self.own.as_ref().or(work.agent.as_ref()).or(default);
         let known = work.provider.as_ref().and_then(|name| self.writes.get(name));

@@ -15,13 +15,13 @@ use crate::yaml;
 use crate::yaml::without_bom;
 
 /// Subdirectory of a run's directory with the copies.
-pub const PARTS: &str = "parts";
+pub(crate) const PARTS: &str = "parts";
 /// File among the copies that lists their sources.
 const SOURCES: &str = "sources.json";
 
 /// Location and digest of a part when the run started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartSource {
+pub(crate) struct PartSource {
     /// Relative to the workspace; `~/…` in the home directory; else absolute.
     pub from: String,
     pub sha256: String,
@@ -29,7 +29,7 @@ pub struct PartSource {
 
 /// Change of a part since its run started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub(crate) enum Since {
     Same,
     Changed,
     Gone,
@@ -37,7 +37,7 @@ pub enum Since {
 
 impl Since {
     /// Describes it in words that follow the name of the file.
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Since::Same => "is as it was when the run began",
             Since::Changed => "was changed since the run began",
@@ -48,7 +48,12 @@ impl Since {
 
 impl PartSource {
     /// Describes a part in its current state.
-    pub fn of(from: &Path, text: &[u8], workspace: &Path, home: Option<&Path>) -> PartSource {
+    pub(crate) fn of(
+        from: &Path,
+        text: &[u8],
+        workspace: &Path,
+        home: Option<&Path>,
+    ) -> PartSource {
         // Resolve links in the directory, because the workspace's path has none. Keep the file's
         // own name, because the part may refer to files next to that.
         let real = |path: &Path| Path::new(".").join(path).canonicalize().ok();
@@ -62,7 +67,7 @@ impl PartSource {
     }
 
     /// Returns the path of the part on this machine.
-    pub fn path(&self, workspace: &Path, home: Option<&Path>) -> PathBuf {
+    pub(crate) fn path(&self, workspace: &Path, home: Option<&Path>) -> PathBuf {
         match (self.from.strip_prefix("~/"), home) {
             (Some(rest), Some(home)) => home.join(rest),
             _ => workspace.join(&self.from),
@@ -70,7 +75,7 @@ impl PartSource {
     }
 
     /// Compares the file at `path` with the recorded digest.
-    pub fn since(&self, path: &Path) -> Since {
+    pub(crate) fn since(&self, path: &Path) -> Since {
         // A pipe at this path must not block.
         match path.is_file().then(|| disk::machine().read(path)) {
             Some(Ok(bytes)) if sha256(&bytes) == self.sha256 => Since::Same,
@@ -90,7 +95,7 @@ struct Sources {
 
 /// Copies the additional files of a workflow into the run and records their sources. The error
 /// names the file that cannot be written.
-pub fn keep(
+pub(crate) fn keep(
     root: &Path,
     parts: &[(PathBuf, &[u8], PartSource)],
 ) -> Result<(), (PathBuf, io::Error)> {
@@ -116,13 +121,13 @@ pub fn keep(
 
 /// Returns the sources of a run's parts, by the names of their copies. Empty for a run of a version
 /// that did not record them.
-pub fn sources(root: &Path) -> BTreeMap<String, PartSource> {
+pub(crate) fn sources(root: &Path) -> BTreeMap<String, PartSource> {
     let text = disk::machine().read(&root.join(PARTS).join(SOURCES)).unwrap_or_default();
     serde_json::from_slice::<Sources>(&text).map(|sources| sources.parts).unwrap_or_default()
 }
 
 /// Search path of additional files.
-pub struct Library {
+pub(crate) struct Library {
     pub workspace: PathBuf,
     /// Directory of the workflow's own file.
     pub beside: Option<PathBuf>,
@@ -131,7 +136,7 @@ pub struct Library {
 
 impl Library {
     /// Returns the directories to search, in order.
-    pub fn places(&self, kind: PartKind) -> Vec<PathBuf> {
+    pub(crate) fn places(&self, kind: PartKind) -> Vec<PathBuf> {
         self.rooted(kind).into_iter().map(|(_, place)| place).collect()
     }
 
@@ -164,7 +169,7 @@ impl Library {
     }
 
     /// Finds the file of a part. The error states the problem and lists all searched directories.
-    pub fn find(&self, part: &Part) -> Result<PathBuf, Problem> {
+    pub(crate) fn find(&self, part: &Part) -> Result<PathBuf, Problem> {
         let wrong = |message: String| Problem { place: part.place, ..Problem::error(message) };
 
         let places = self.rooted(part.kind);
@@ -196,13 +201,13 @@ impl Library {
     }
 
     /// Returns true if there is no file for a part.
-    pub fn lacks(&self, part: &Part) -> bool {
+    pub(crate) fn lacks(&self, part: &Part) -> bool {
         self.places(part.kind).iter().all(|place| candidates(place, part).is_empty())
     }
 
     /// Copies a part into a run that started before the file existed. Does nothing if the run has a
     /// copy.
-    pub fn keep_late(&self, root: &Path, part: &Part, limit: u64) -> Result<(), String> {
+    pub(crate) fn keep_late(&self, root: &Path, part: &Part, limit: u64) -> Result<(), String> {
         let endings = endings(part.kind).iter().map(|ending| format!("x.{ending}"));
         if endings.map(|name| kept(root, part, Path::new(&name))).any(|copy| copy.is_file()) {
             return Ok(());
@@ -223,7 +228,7 @@ impl Library {
     }
 
     /// Returns every part of a kind, with its name and its file.
-    pub fn all(&self, kind: PartKind) -> Vec<(String, PathBuf)> {
+    pub(crate) fn all(&self, kind: PartKind) -> Vec<(String, PathBuf)> {
         let mut found: Vec<(String, PathBuf)> = Vec::new();
         for (root, place) in self.rooted(kind) {
             for (name, path) in every(&place, kind) {
@@ -271,14 +276,14 @@ fn every(place: &Path, kind: PartKind) -> Vec<(String, PathBuf)> {
 
 /// A command file's description of itself, for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub(crate) struct About {
     pub description: Option<String>,
     pub argument_hint: Option<String>,
 }
 
 /// Reads the front matter of a command file. It is informative only, so a field that is not YAML
 /// text, such as `argument-hint: [issue]`, is taken as written.
-pub fn about(text: &str) -> About {
+pub(crate) fn about(text: &str) -> About {
     let Some(head) = front::split(text).ok().and_then(|parts| parts.head) else {
         return About::default();
     };
@@ -316,7 +321,7 @@ fn endings(kind: PartKind) -> &'static [&'static str] {
 }
 
 /// Returns the path of a run's copy of a file.
-pub fn kept(root: &Path, part: &Part, from: &Path) -> PathBuf {
+pub(crate) fn kept(root: &Path, part: &Part, from: &Path) -> PathBuf {
     let ending = from.extension().unwrap_or_default().to_string_lossy().into_owned();
     root.join(PARTS).join(folder(part.kind)).join(format!("{}.{ending}", part.name))
 }
@@ -329,7 +334,7 @@ fn folder(kind: PartKind) -> &'static str {
 }
 
 /// Returns the prompt in a run's copy of a command file, without its front matter.
-pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
+pub(crate) fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
     let part = Part { kind: PartKind::Command, name: name.to_owned(), place: None };
     let path = kept(root, &part, Path::new("x.md"));
     let text = std::fs::read_to_string(&path)
@@ -342,7 +347,7 @@ pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
 }
 
 /// Returns the problem with the text of a part, independent of its use in a workflow.
-pub fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
+pub(crate) fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
     let text = String::from_utf8_lossy(text);
     let says = match part.kind {
         PartKind::Command => without_front_matter(&text),
@@ -361,12 +366,12 @@ pub fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
 }
 
 /// Adds the references of the run's command files to a plan.
-pub fn learn(plan: &mut Plan, root: &Path) {
+pub(crate) fn learn(plan: &mut Plan, root: &Path) {
     plan.learn_commands(|name| frozen_command(root, name).ok());
 }
 
 /// Returns the text after the front matter, or the whole text if there is none.
-pub fn without_front_matter(text: &str) -> &str {
+pub(crate) fn without_front_matter(text: &str) -> &str {
     let text = without_bom(text);
     let mut lines = text.split_inclusive('\n');
     if lines.next().is_none_or(|first| first.trim_end() != "---") {
@@ -383,7 +388,10 @@ pub fn without_front_matter(text: &str) -> &str {
 
 /// Returns the path of a run's copy of a script, relative to the run's directory, and its source.
 /// The extension determines the runtime.
-pub fn frozen_script(root: &Path, name: &str) -> Result<(String, Option<PartSource>), String> {
+pub(crate) fn frozen_script(
+    root: &Path,
+    name: &str,
+) -> Result<(String, Option<PartSource>), String> {
     let part = Part { kind: PartKind::Script, name: name.to_owned(), place: None };
     for ending in ["ts", "js", "py"] {
         let path = kept(root, &part, Path::new(&format!("x.{ending}")));
@@ -398,7 +406,7 @@ pub fn frozen_script(root: &Path, name: &str) -> Result<(String, Option<PartSour
 }
 
 /// Returns the runtime of a script file.
-pub fn runtime_of(path: &str) -> Option<Runtime> {
+pub(crate) fn runtime_of(path: &str) -> Option<Runtime> {
     match Path::new(path).extension()?.to_str()? {
         "ts" | "js" => Some(Runtime::Bun),
         "py" => Some(Runtime::Uv),

@@ -21,11 +21,11 @@ use crate::workflow::sandbox::Sandbox;
 use crate::worktree::{After, Expects};
 
 /// Key of the prompt in [`Work::inputs`], if a spell wrote the prompt.
-pub const PROMPT: &str = "prompt";
+pub(crate) const PROMPT: &str = "prompt";
 
 /// One execution of a child process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Work {
+pub(crate) struct Work {
     pub step: StepPath,
     pub attempt: Attempt,
     pub argv: Vec<String>,
@@ -107,7 +107,7 @@ pub struct Work {
 
 impl Work {
     /// Creates work with the common fields; the caller fills in the rest.
-    pub fn new(step: StepPath, attempt: Attempt, argv: Vec<String>) -> Self {
+    pub(crate) fn new(step: StepPath, attempt: Attempt, argv: Vec<String>) -> Self {
         Work {
             step,
             attempt,
@@ -143,12 +143,12 @@ impl Work {
         }
     }
 
-    pub fn sweep(&self) -> Sweep {
+    pub(crate) fn sweep(&self) -> Sweep {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
     }
 
     /// Returns the account, provider and program that it asks.
-    pub fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> Target {
         let provider = self.provider.as_ref().filter(|_| self.asks);
         provider.map_or_else(Target::any, |provider| Target {
             account: self.account.as_ref().unwrap_or(provider).clone(),
@@ -159,7 +159,7 @@ impl Work {
     }
 
     /// Returns the texts that a provider gets: its input, and arguments that may contain a prompt.
-    pub fn asked(&self) -> Vec<Cow<'_, str>> {
+    pub(crate) fn asked(&self) -> Vec<Cow<'_, str>> {
         let stdin = self.stdin.as_ref().map(|input| match input {
             Input::Text(text) => Cow::Borrowed(text.as_str()),
             hex => String::from_utf8_lossy(&hex.bytes()).into_owned().into(),
@@ -168,11 +168,11 @@ impl Work {
         stdin.into_iter().chain(argv.map(|argument| argument.as_str().into())).collect()
     }
 
-    pub fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
 
-    pub fn idle_timeout(&self) -> Option<Duration> {
+    pub(crate) fn idle_timeout(&self) -> Option<Duration> {
         self.idle_timeout_ms.map(Duration::from_millis)
     }
 }
@@ -183,7 +183,7 @@ fn is_plain(kind: &Kind) -> bool {
 
 /// A conversation with a provider that several executions take part in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionWork {
+pub(crate) struct SessionWork {
     /// Key of the conversation, independent of the provider's ID.
     pub key: String,
     /// Placeholder in the argv for the provider's ID, which is known only to the executor.
@@ -199,7 +199,7 @@ pub struct SessionWork {
 
 /// A fork of a conversation from another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fork {
+pub(crate) struct Fork {
     /// Key of the other conversation.
     pub from: String,
     /// Placeholder in the argv for the provider's ID of the other conversation.
@@ -210,22 +210,22 @@ pub struct Fork {
 }
 
 impl SessionWork {
-    pub fn new(key: &str, slot: &str) -> SessionWork {
+    pub(crate) fn new(key: &str, slot: &str) -> SessionWork {
         let (key, slot) = (key.to_owned(), slot.to_owned());
         SessionWork { key, slot, resume: Vec::new(), fork: None }
     }
 
-    pub fn slot(&self) -> String {
+    pub(crate) fn slot(&self) -> String {
         slot_or_key(&self.slot, &self.key)
     }
 }
 
 impl Fork {
-    pub fn new(from: &str, slot: &str, argv: Vec<String>) -> Fork {
+    pub(crate) fn new(from: &str, slot: &str, argv: Vec<String>) -> Fork {
         Fork { from: from.to_owned(), slot: slot.to_owned(), argv }
     }
 
-    pub fn slot(&self) -> String {
+    pub(crate) fn slot(&self) -> String {
         slot_or_key(&self.slot, &self.from)
     }
 }
@@ -239,7 +239,7 @@ fn slot_or_key(slot: &str, key: &str) -> String {
 
 /// Requirements for an agent's answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct AnswerRules {
+pub(crate) struct AnswerRules {
     /// The signal that ends a loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Until>,
@@ -253,7 +253,7 @@ pub struct AnswerRules {
 
 /// Treatment of an answer that does not report its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContractRule {
+pub(crate) struct ContractRule {
     /// True if the agent is asked once more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repair: bool,
@@ -261,7 +261,7 @@ pub struct ContractRule {
 
 /// The worktree of a bead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TreeWork {
+pub(crate) struct TreeWork {
     pub id: String,
     /// The branch that it starts from, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,19 +278,19 @@ pub struct TreeWork {
 }
 
 impl TreeWork {
-    pub fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         self.wait_ms.map_or(TREE_WAIT, Duration::from_millis)
     }
 
     /// Returns the preconditions of the worktree.
-    pub fn expects(&self) -> Expects {
+    pub(crate) fn expects(&self) -> Expects {
         Expects { after: self.after.clone(), shared: self.push }
     }
 }
 
 /// A merge of the changes for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MergeWork {
+pub(crate) struct MergeWork {
     pub tree: TreeWork,
     pub title: Option<String>,
     /// Digest of the content that a user approved.
@@ -302,7 +302,7 @@ pub struct MergeWork {
 
 /// A script in a language with its own runtime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ScriptWork {
+pub(crate) struct ScriptWork {
     pub runtime: Runtime,
     /// Packages that must be installed before it runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -316,7 +316,7 @@ pub struct ScriptWork {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub(crate) enum Source {
     Text(String),
     /// A file in the run's directory.
     File(String),
@@ -325,14 +325,14 @@ pub enum Source {
 /// Content of a child's stdin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Input {
+pub(crate) enum Input {
     Text(String),
     /// Content that is not UTF-8, two hex digits per byte.
     Hex(String),
 }
 
 impl Input {
-    pub fn of(bytes: Vec<u8>) -> Self {
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Input::Text(text),
             Err(error) => {
@@ -341,7 +341,7 @@ impl Input {
         }
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Input::Text(text) => text.clone().into_bytes(),
             Input::Hex(digits) => digits
@@ -355,7 +355,7 @@ impl Input {
 
 /// A wait for files, with all values resolved.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     pub glob: String,
     pub timeout: Duration,
     pub poll: Duration,

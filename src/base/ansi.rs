@@ -7,7 +7,7 @@ use std::borrow::Cow;
 const ESCAPE: char = '\u{1b}';
 
 /// Returns `text` without its escape sequences: colors, cursor movements, titles, links.
-pub fn strip(text: &str) -> Cow<'_, str> {
+pub(crate) fn strip(text: &str) -> Cow<'_, str> {
     let Some(first) = text.find(ESCAPE) else { return Cow::Borrowed(text) };
     let mut out = text[..first].to_owned();
     let mut rest = &text[first..];
@@ -23,7 +23,7 @@ pub fn strip(text: &str) -> Cow<'_, str> {
 
 /// Returns the start of an escape sequence that the end of `text` cuts off, for a reader that gets
 /// text in pieces.
-pub fn unfinished(text: &str) -> Option<usize> {
+pub(crate) fn unfinished(text: &str) -> Option<usize> {
     let line = text.rfind('\n').map_or(0, |at| at + 1);
     let mut at = line;
     while let Some(found) = text[at..].find(ESCAPE) {
@@ -38,14 +38,14 @@ pub fn unfinished(text: &str) -> Option<usize> {
 
 /// Removes escape sequences from bytes that arrive in pieces.
 #[derive(Default)]
-pub struct Stripper {
+pub(crate) struct Stripper {
     /// A sequence whose end has not arrived.
     pending: Vec<u8>,
 }
 
 impl Stripper {
     /// Appends these bytes to `out`, without escape sequences.
-    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let all = [std::mem::take(&mut self.pending), bytes.to_vec()].concat();
         let mut rest = all.as_slice();
         while let Some(at) = rest.iter().position(|byte| *byte == ESCAPE as u8) {

@@ -3,13 +3,13 @@
 use sha2::{Digest, Sha256};
 
 /// Returns the digest of some bytes as 64 lower-case digits.
-pub fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
 /// Returns the digest in base64, the form in which a page's content security policy names allowed
 /// scripts and styles.
-pub fn base64_of_sha256(bytes: &[u8]) -> String {
+pub(crate) fn base64_of_sha256(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for piece in Sha256::digest(bytes).chunks(3) {
@@ -26,7 +26,7 @@ pub fn base64_of_sha256(bytes: &[u8]) -> String {
 }
 
 /// Formats the beginning of a digest as a UUID.
-pub fn uuid(digest: &str) -> String {
+pub(crate) fn uuid(digest: &str) -> String {
     let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();
     // The version and variant digits are those of a random UUID, because other programs check them.
     format!("{}-{}-4{}-8{}-{}", part(0, 8), part(8, 12), part(13, 16), part(17, 20), part(20, 32))
@@ -34,15 +34,15 @@ pub fn uuid(digest: &str) -> String {
 
 /// Digest of several texts. It differs for every way to divide the same text into parts.
 #[derive(Default)]
-pub struct Parts(Sha256);
+pub(crate) struct Parts(Sha256);
 
 impl Parts {
-    pub fn add(&mut self, part: &str) {
+    pub(crate) fn add(&mut self, part: &str) {
         self.0.update((part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
-    pub fn hex(self) -> String {
+    pub(crate) fn hex(self) -> String {
         hex(&self.0.finalize())
     }
 }

@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
-pub use simulated::{Lock, Simulated, enter, is_simulated, try_lock, with};
+pub(crate) use simulated::{Lock, Simulated, enter, is_simulated, try_lock, with};
 
 /// Returns the current time of a monotonic clock.
 #[inline]
-pub fn instant() -> Instant {
+pub(crate) fn instant() -> Instant {
     #[cfg(test)]
     if let Some(instant) = with(|host| host.instant()) {
         return instant;
@@ -21,14 +21,14 @@ pub fn instant() -> Instant {
 
 /// Returns the time since `then`.
 #[inline]
-pub fn since(then: Instant) -> Duration {
+pub(crate) fn since(then: Instant) -> Duration {
     instant().saturating_duration_since(then)
 }
 
 /// Returns the milliseconds since 1970 by the wall clock.
 #[inline]
 #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
-pub fn wall_ms() -> i64 {
+pub(crate) fn wall_ms() -> i64 {
     #[cfg(test)]
     if let Some(now) = with(|host| host.wall_ms()) {
         return now;
@@ -37,7 +37,7 @@ pub fn wall_ms() -> i64 {
 }
 
 /// Returns the milliseconds of a monotonic clock that continues while the machine sleeps.
-pub fn uptime_ms() -> u64 {
+pub(crate) fn uptime_ms() -> u64 {
     #[cfg(test)]
     if let Some(now) = with(|host| host.uptime_ms()) {
         return now;
@@ -48,7 +48,7 @@ pub fn uptime_ms() -> u64 {
 }
 
 /// Sleeps for `time`.
-pub fn nap(time: Duration) {
+pub(crate) fn nap(time: Duration) {
     #[cfg(test)]
     if with(|host| host.wait(time, &mut || false)).is_some() {
         return;
@@ -59,7 +59,7 @@ pub fn nap(time: Duration) {
 /// Waits by calling `real`. A simulated machine instead waits until `ready` returns true or `time`
 /// is over.
 #[inline]
-pub fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()) {
+pub(crate) fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()) {
     #[cfg(test)]
     if with(|host| host.wait(time, ready)).is_some() {
         return;
@@ -70,13 +70,13 @@ pub fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()
 
 /// Signals a change that a thread of this process may wait for. Has an effect only in a simulation.
 #[inline]
-pub fn poke() {
+pub(crate) fn poke() {
     #[cfg(test)]
     with(|host| host.poke());
 }
 
 /// Returns a random number from the system's source of randomness, which is suitable for secrets.
-pub fn chance() -> u64 {
+pub(crate) fn chance() -> u64 {
     #[cfg(test)]
     if let Some(drawn) = with(|host| host.chance()) {
         return drawn;
@@ -86,7 +86,7 @@ pub fn chance() -> u64 {
 }
 
 /// Returns the pid of this process.
-pub fn pid() -> u32 {
+pub(crate) fn pid() -> u32 {
     #[cfg(test)]
     if let Some(pid) = with(|host| host.pid()) {
         return pid;
@@ -97,7 +97,7 @@ pub fn pid() -> u32 {
 /// Locks a mutex that is held only for moments by code that does not panic. Ignores poisoning:
 /// after a panic, the data is still consistent.
 #[inline]
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     if is_simulated() {
         return simulated::lock(mutex);
@@ -106,14 +106,14 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A thread of this process.
-pub enum Thread {
+pub(crate) enum Thread {
     Real(std::thread::JoinHandle<()>),
     #[cfg(test)]
     Simulated(u64),
 }
 
 /// Starts a thread.
-pub fn spawn(work: impl FnOnce() + Send + 'static) -> Thread {
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Thread {
     #[cfg(test)]
     if is_simulated() {
         return Thread::Simulated(with(|host| host.spawn(Box::new(work))).unwrap_or_default());
@@ -123,7 +123,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Thread {
 
 impl Thread {
     /// Wakes the thread if it is parked.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         match self {
             Thread::Real(thread) => thread.thread().unpark(),
             #[cfg(test)]
@@ -132,7 +132,7 @@ impl Thread {
     }
 
     /// Waits until the thread ends.
-    pub fn join(self) {
+    pub(crate) fn join(self) {
         match self {
             Thread::Real(thread) => drop(thread.join()),
             #[cfg(test)]
@@ -142,7 +142,7 @@ impl Thread {
 }
 
 /// Waits until another thread wakes this one, or `time` is over.
-pub fn park(time: Duration, is_over: &dyn Fn() -> bool) {
+pub(crate) fn park(time: Duration, is_over: &dyn Fn() -> bool) {
     wait(time, &mut || is_over(), || std::thread::park_timeout(time));
 }
 
@@ -154,7 +154,7 @@ mod simulated {
     use std::time::{Duration, Instant};
 
     /// Operations of a simulated machine, for a thread of one of its processes.
-    pub trait Simulated {
+    pub(crate) trait Simulated {
         fn instant(&self) -> Instant;
         fn wall_ms(&self) -> i64;
         fn uptime_ms(&self) -> u64;
@@ -179,21 +179,21 @@ mod simulated {
     }
 
     /// Makes this thread run on a simulated machine from now on, or on the real one again.
-    pub fn enter(host: Option<Arc<dyn Simulated>>) {
+    pub(crate) fn enter(host: Option<Arc<dyn Simulated>>) {
         HERE.with(|here| *here.borrow_mut() = host);
     }
 
-    pub fn is_simulated() -> bool {
+    pub(crate) fn is_simulated() -> bool {
         HERE.with(|here| here.borrow().is_some())
     }
 
     /// Calls `ask` with the simulated machine, if this thread runs on one.
-    pub fn with<T>(ask: impl FnOnce(&dyn Simulated) -> T) -> Option<T> {
+    pub(crate) fn with<T>(ask: impl FnOnce(&dyn Simulated) -> T) -> Option<T> {
         let host = HERE.with(|here| here.borrow().clone())?;
         Some(ask(&*host))
     }
 
-    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         loop {
             match mutex.try_lock() {
                 Ok(guard) => return guard,
@@ -204,7 +204,7 @@ mod simulated {
         }
     }
 
-    pub fn join(thread: u64) {
+    pub(super) fn join(thread: u64) {
         let over = || with(|host| host.is_over(thread)).unwrap_or(true);
         while !over() {
             with(|host| host.wait(Duration::from_millis(10), &mut || over()));
@@ -213,10 +213,10 @@ mod simulated {
 
     /// A lock of a simulated kernel.
     #[derive(Debug)]
-    pub struct Lock(std::path::PathBuf);
+    pub(crate) struct Lock(std::path::PathBuf);
 
     /// Takes a lock. The error is the pid of the holder.
-    pub fn try_lock(path: &Path) -> Result<Lock, u32> {
+    pub(crate) fn try_lock(path: &Path) -> Result<Lock, u32> {
         let taken = with(|host| host.try_lock(path)).unwrap_or(Ok(()));
         taken.map(|()| Lock(path.to_owned()))
     }

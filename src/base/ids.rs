@@ -9,11 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of the name of a step, an agent or a run.
-pub const NAME_MAX: usize = 128;
+pub(crate) const NAME_MAX: usize = 128;
 
 /// Converts `name` to a valid name: one dash replaces each run of invalid characters. Returns
 /// `None` if no valid character is left.
-pub fn plain_name(name: &str) -> Option<String> {
+pub(crate) fn plain_name(name: &str) -> Option<String> {
     let mut plain = String::new();
     for c in name.chars().take(NAME_MAX) {
         match c {
@@ -28,7 +28,7 @@ pub fn plain_name(name: &str) -> Option<String> {
 }
 
 /// Returns the reason why `name` is not a valid name, or `None` if it is.
-pub fn name_fault(name: &str) -> Option<&'static str> {
+pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
     let mut bytes = name.bytes();
     match bytes.next() {
         None => return Some("it is empty"),
@@ -51,7 +51,7 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
 
 /// Returns the reason why `name` is not a valid step name in any dialect, or `None` if it is. A
 /// node's name may also begin with `_`.
-pub fn step_fault(name: &str) -> Option<&'static str> {
+pub(crate) fn step_fault(name: &str) -> Option<&'static str> {
     match name.strip_prefix('_') {
         Some(_) if name.len() > NAME_MAX => Some("it is longer than 128 characters"),
         // With a letter in place of the `_`, the rest follows the rules of a name.
@@ -192,7 +192,7 @@ impl fmt::Display for RunId {
 
 /// Number of an execution of one step, counted over all its visits; a higher attempt fences the
 /// lower ones.
-pub type Attempt = u32;
+pub(crate) type Attempt = u32;
 
 /// Position of a step in a run: loops from the outside in, each with the index of an item, then the
 /// step.
@@ -237,7 +237,7 @@ impl StepPath {
 }
 
 /// Returns a number with its noun: `1 file`, `2 files`.
-pub fn counted(number: usize, one: &str) -> String {
+pub(crate) fn counted(number: usize, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
         number => format!("{number} {one}s"),
@@ -247,7 +247,7 @@ pub fn counted(number: usize, one: &str) -> String {
 /// Converts the text form of a step's path to the form shown to users: every name as its author
 /// wrote it. Text that a user typed in this form stays unchanged, because no name contains a `%`.
 /// To find a step that a user named, compare the shown forms.
-pub fn shown(step: &str) -> Cow<'_, str> {
+pub(crate) fn shown(step: &str) -> Cow<'_, str> {
     match step.contains('%') {
         true => Cow::Owned(step.replace("%2E", ".")),
         false => Cow::Borrowed(step),

@@ -19,7 +19,7 @@ use serde_json::{Error, Value};
 ///
 /// Serde buffers the keys of a flattened field and cannot read a fraction from that buffer. A
 /// [`Value`] can.
-pub fn flattened<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn flattened<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: DeserializeOwned,
@@ -31,7 +31,7 @@ where
 /// Reads a type out of a value, including every number that the type keeps as a [`Value`].
 ///
 /// `serde_json` hands `-0` on as the integer 0. Such a value is read from its text.
-pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
+pub(crate) fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     match has_negative_zero(value) {
         true => serde_json::from_str(&value.to_string()),
         false => T::deserialize(value),
@@ -49,7 +49,7 @@ fn has_negative_zero(value: &Value) -> bool {
 
 /// Writes an enum of structs as one flat object: `{"event":"ended","step":"A"}` for the variant
 /// `ended` under the tag `event`.
-pub fn to_tagged(tag: &str, value: &impl Serialize) -> Result<String, Error> {
+pub(crate) fn to_tagged(tag: &str, value: &impl Serialize) -> Result<String, Error> {
     let text = serde_json::to_string(value)?;
     let variant = text.strip_prefix('{').and_then(|text| text.strip_suffix("}}"));
     Ok(match variant.and_then(|text| text.split_once(":{")) {
@@ -61,7 +61,7 @@ pub fn to_tagged(tag: &str, value: &impl Serialize) -> Result<String, Error> {
 
 /// Reads what [`to_tagged`] writes, given the name of the variant. Ignores keys that the variant
 /// does not have.
-pub fn from_tagged<T: DeserializeOwned>(name: &str, json: &[u8]) -> Result<T, Error> {
+pub(crate) fn from_tagged<T: DeserializeOwned>(name: &str, json: &[u8]) -> Result<T, Error> {
     T::deserialize(EnumAccessDeserializer::new(Tagged { name, json }))
 }
 
@@ -106,7 +106,7 @@ impl<'de> VariantAccess<'de> for Tagged<'_> {
 }
 
 /// Returns a key that some object in a JSON text has twice. `None` for text that is not JSON.
-pub fn duplicate_key(json: &str) -> Option<String> {
+pub(crate) fn duplicate_key(json: &str) -> Option<String> {
     let mut found = None;
     let mut reader = serde_json::Deserializer::from_str(json);
     // Stops at the first duplicate.

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::sha256;
 use super::host;
-pub use super::host::uptime_ms;
+pub(crate) use super::host::uptime_ms;
 use super::random::chance;
 
 /// A process, distinguished from all other processes, including earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub(crate) struct Process {
     pub host: String,
     /// Boot of the kernel: pids have no meaning in another boot.
     pub boot_id: String,
@@ -22,7 +22,7 @@ pub struct Process {
 
 impl Process {
     /// Returns this process.
-    pub fn this() -> Process {
+    pub(crate) fn this() -> Process {
         #[cfg(test)]
         if let Some(boot_id) = host::with(|host| host.boot_id()) {
             return Process::simulated(boot_id);
@@ -47,27 +47,27 @@ impl Process {
     }
 
     /// Returns true if both processes run on one kernel and see each other.
-    pub fn is_beside(&self, other: &Process) -> bool {
+    pub(crate) fn is_beside(&self, other: &Process) -> bool {
         !self.boot_id.is_empty()
             && self.boot_id == other.boot_id
             && self.pid_namespace == other.pid_namespace
     }
 
     /// Returns true if a signal or a debugger has stopped the process.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
         matches!(state, Some("T" | "t"))
     }
 
     /// Returns true if the process runs. Call it only on the process's own machine.
-    pub fn lives_here(&self) -> bool {
+    pub(crate) fn lives_here(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 }
 
 /// Returns true if a process with this pid exists here and is not a zombie.
-pub fn lives(pid: u32) -> bool {
+pub(crate) fn lives(pid: u32) -> bool {
     start_time(pid).is_some()
 }
 
@@ -88,7 +88,7 @@ fn start_time(pid: u32) -> Option<u64> {
 }
 
 /// Returns a unique name for a member.
-pub fn new_incarnation() -> String {
+pub(crate) fn new_incarnation() -> String {
     let Process { host, boot_id, pid, .. } = Process::this();
     sha256(format!("{host}/{boot_id}/{pid}/{:x}", chance()).as_bytes())[..12].to_owned()
 }

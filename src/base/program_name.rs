@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 /// The program with the flags that it needs again: `{ORCHESTRATE} resume ID`.
-pub const ORCHESTRATE: Called = Called;
+pub(crate) const ORCHESTRATE: Called = Called;
 
 static FLAGS: OnceLock<String> = OnceLock::new();
 
-pub struct Called;
+pub(crate) struct Called;
 
 impl Display for Called {
     fn fmt(&self, out: &mut Formatter<'_>) -> Result {
@@ -23,12 +23,12 @@ impl Display for Called {
 }
 
 /// Sets the state directory that was given on the command line. Only the first call counts.
-pub fn keep_state_dir(path: &Path) {
+pub(crate) fn keep_state_dir(path: &Path) {
     let _ = FLAGS.set(format!(" --state-dir {}", word(path)));
 }
 
 /// Quotes a path as one shell word.
-pub fn word(path: &Path) -> String {
+pub(crate) fn word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
     if !text.is_empty() && text.chars().all(plain) && !text.starts_with('-') {

@@ -1,12 +1,12 @@
 //! Random numbers. [`chance`] draws from the system and is suitable for secrets. Numbers derived
 //! from a seed are small, fast, the same on every machine, and not suitable for secrets.
 
-pub use super::host::chance;
+pub(crate) use super::host::chance;
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns the `count`-th number of a seed's sequence.
-pub fn nth(seed: u64, count: u64) -> u64 {
+pub(crate) fn nth(seed: u64, count: u64) -> u64 {
     let mut z = seed.wrapping_add(count.wrapping_mul(STEP));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -14,7 +14,7 @@ pub fn nth(seed: u64, count: u64) -> u64 {
 }
 
 /// Converts a number to ten lower-case letters and digits.
-pub fn word(mut bits: u64) -> String {
+pub(crate) fn word(mut bits: u64) -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut draw = || {
         let letter = LETTERS[(bits % 36) as usize] as char;
@@ -26,33 +26,33 @@ pub fn word(mut bits: u64) -> String {
 
 /// A seed's sequence, drawn one number after the other.
 #[derive(Clone, Debug)]
-pub struct Random {
+pub(crate) struct Random {
     seed: u64,
     drawn: u64,
 }
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Random { seed, drawn: 0 }
     }
 
-    pub fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.drawn += 1;
         nth(self.seed, self.drawn)
     }
 
     /// Returns a number less than `limit`, or 0 if `limit` is 0.
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.draw() % limit.max(1) as u64) as usize
     }
 
-    pub fn coin(&mut self) -> bool {
+    pub(crate) fn coin(&mut self) -> bool {
         self.draw().is_multiple_of(2)
     }
 }
 
 /// Returns 128 bits of the system's randomness as 32 digits: a ticket.
-pub fn unguessable() -> String {
+pub(crate) fn unguessable() -> String {
     format!("{:016x}{:016x}", chance(), chance())
 }
 

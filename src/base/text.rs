@@ -6,12 +6,12 @@ use ratatui::text::Span;
 use super::ansi;
 
 /// Returns the width of a text in columns.
-pub fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
 /// Truncates a text to a width and marks the cut with `…`. Removes control characters.
-pub fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
     if width(&clean) <= most {
         return clean;
@@ -32,14 +32,14 @@ pub fn cut(text: &str, most: usize) -> String {
 }
 
 /// Truncates or pads a text to a width.
-pub fn fit(text: &str, columns: usize) -> String {
+pub(crate) fn fit(text: &str, columns: usize) -> String {
     let mut text = cut(text, columns);
     text.push_str(&" ".repeat(columns.saturating_sub(width(&text))));
     text
 }
 
 /// Wraps a text at a width, between words if possible.
-pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {
         let mut word = word;
@@ -80,7 +80,7 @@ fn fits(text: &str, columns: usize) -> usize {
 
 /// Makes a line that another program printed safe to draw: removes escape sequences and control
 /// characters.
-pub fn printed(line: &str) -> String {
+pub(crate) fn printed(line: &str) -> String {
     let mut clean = String::new();
     for letter in ansi::strip(line).chars() {
         match letter {
@@ -93,7 +93,7 @@ pub fn printed(line: &str) -> String {
 }
 
 /// Returns the style of a state label. States that need attention are bold, also without color.
-pub fn style_of(word: &str, colour: bool) -> Style {
+pub(crate) fn style_of(word: &str, colour: bool) -> Style {
     let (tint, modifier) = match word.split(',').next().unwrap_or_default() {
         "running" | "alive" => (Some(Color::Cyan), Modifier::empty()),
         "completed" => (Some(Color::Green), Modifier::empty()),
@@ -111,7 +111,7 @@ pub fn style_of(word: &str, colour: bool) -> Style {
 }
 
 /// Replaces a character of untrusted text that could move the cursor or change the text direction.
-pub fn sanitize_char(letter: char) -> char {
+pub(crate) fn sanitize_char(letter: char) -> char {
     match letter.is_control() || turns(letter) {
         true => char::REPLACEMENT_CHARACTER,
         false => letter,
@@ -126,7 +126,7 @@ fn turns(letter: char) -> bool {
 
 /// Makes the text of another program safe for a terminal: removes escape sequences and replaces
 /// control characters, except tabs and line breaks.
-pub fn sanitize(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     ansi::strip(text)
         .chars()
         .map(|c| if matches!(c, '\n' | '\t') { c } else { sanitize_char(c) })
@@ -134,7 +134,7 @@ pub fn sanitize(text: &str) -> String {
 }
 
 /// Makes a line of a fleet member safe for a terminal, and keeps its colors.
-pub fn colored(text: &str) -> String {
+pub(crate) fn colored(text: &str) -> String {
     let color = |text: &str| {
         let end = text.strip_prefix("\x1b[")?.find(|c: char| !matches!(c, '0'..='9' | ';'))? + 2;
         text[end..].starts_with('m').then_some(end + 1)
@@ -151,7 +151,7 @@ pub fn colored(text: &str) -> String {
 }
 
 /// Joins untrusted text into one line, so that none of its lines starts a line of the output.
-pub fn single_line(text: &str) -> String {
+pub(crate) fn single_line(text: &str) -> String {
     let text = ansi::strip(text);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ").chars().map(sanitize_char).collect()

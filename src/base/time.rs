@@ -9,17 +9,17 @@ use super::host;
 
 /// Milliseconds since 1970 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(pub i64);
+pub(crate) struct Time(pub i64);
 
 impl Time {
     /// Returns the time `delay_ms` later.
-    pub fn plus_ms(self, delay_ms: u64) -> Time {
+    pub(crate) fn plus_ms(self, delay_ms: u64) -> Time {
         Time(self.0.saturating_add(i64::try_from(delay_ms).unwrap_or(i64::MAX)))
     }
 
     /// Returns the milliseconds since `earlier`, or 0 if `earlier` is later, for example after a
     /// clock change.
-    pub fn ms_since(self, earlier: Time) -> u64 {
+    pub(crate) fn ms_since(self, earlier: Time) -> u64 {
         u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
     }
 
@@ -28,22 +28,22 @@ impl Time {
     }
 
     /// Formats as `2025-01-15T14:30:22Z`, which `jq`'s `fromdate` reads.
-    pub fn to_second(self) -> String {
+    pub(crate) fn to_second(self) -> String {
         self.date().to_rfc3339_opts(SecondsFormat::Secs, true)
     }
 
     /// Formats as `2025-01-15T14:30:22.123Z`.
-    pub fn to_milli(self) -> String {
+    pub(crate) fn to_milli(self) -> String {
         self.date().to_rfc3339_opts(SecondsFormat::Millis, true)
     }
 
     /// Formats as `20250115T143022Z`, suitable for a file name.
-    pub fn to_stamp(self) -> String {
+    pub(crate) fn to_stamp(self) -> String {
         self.date().format("%Y%m%dT%H%M%SZ").to_string()
     }
 
     /// Parses any RFC 3339 text.
-    pub fn parse(text: &str) -> Option<Time> {
+    pub(crate) fn parse(text: &str) -> Option<Time> {
         DateTime::parse_from_rfc3339(text).ok().map(|date| Time(date.timestamp_millis()))
     }
 }
@@ -63,19 +63,19 @@ impl<'de> Deserialize<'de> for Time {
 }
 
 /// The only source of the current time.
-pub trait Clock: Send + Sync {
+pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Time;
 }
 
 /// The machine's clock.
-pub struct SystemClock;
+pub(crate) struct SystemClock;
 
 /// Deliberate error of this process's clock: see [`set_wrong`].
 static WRONG_BY_MS: AtomicI64 = AtomicI64::new(0);
 
 /// Sets the clock of this process wrong, as that of another machine may be. For tests of a fleet on
 /// one machine.
-pub fn set_wrong(by_ms: i64) {
+pub(crate) fn set_wrong(by_ms: i64) {
     WRONG_BY_MS.store(by_ms, Ordering::Relaxed);
 }
 
@@ -86,13 +86,13 @@ impl Clock for SystemClock {
 }
 
 /// Returns the offset of the local time from UTC at a given time, in seconds.
-pub fn utc_offset_s(at: Time) -> i32 {
+pub(crate) fn utc_offset_s(at: Time) -> i32 {
     let offset = chrono::Local.offset_from_utc_datetime(&at.date().naive_utc());
     offset.fix().local_minus_utc()
 }
 
 /// Parses a duration such as `7d`, `1h30m`, `15m`, `2s`, `500ms`. Returns milliseconds.
-pub fn parse_duration(text: &str) -> Option<u64> {
+pub(crate) fn parse_duration(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut total = 0u64;
     while !rest.is_empty() {

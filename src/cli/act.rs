@@ -19,11 +19,11 @@ use crate::exec::{Errand, Streams};
 use crate::view::{Board, Standing};
 
 /// Maximum length of one command line argument, in bytes.
-pub const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 
 /// A question of a gate, as it was shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub(crate) struct Question {
     pub run: String,
     pub node: String,
     /// Path of the asking step. A node may ask again in another iteration, so its name is not
@@ -35,7 +35,7 @@ pub struct Question {
 
 /// An action. Runs and tasks are identified by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub(crate) enum Deed {
     Approve { asked: Question, comment: String },
     Reject { asked: Question, reason: String },
     Cancel { target: String },
@@ -44,7 +44,7 @@ pub enum Deed {
 }
 
 /// The result of an action.
-pub enum Came {
+pub(crate) enum Came {
     /// The verb ended and printed this document.
     Done(Value),
     /// The request was accepted and the verb is still running.
@@ -56,7 +56,7 @@ pub enum Came {
 }
 
 /// A verb that is still running. It continues whether or not the caller waits for its end.
-pub struct Rest {
+pub(crate) struct Rest {
     errand: Errand,
     output: File,
     errors: File,
@@ -70,7 +70,7 @@ impl Rest {
     }
 
     /// Blocks until the verb ends and returns its result.
-    pub fn end(mut self) -> Came {
+    pub(crate) fn end(mut self) -> Came {
         loop {
             if let Some(came) = self.wait(Duration::from_secs(3600)) {
                 return came;
@@ -80,18 +80,18 @@ impl Rest {
 }
 
 /// The program that runs the verbs, and how long a caller waits for a result.
-pub struct Hands {
+pub(crate) struct Hands {
     program: PathBuf,
     patience: Duration,
 }
 
 impl Hands {
-    pub fn new(patience: Duration) -> io::Result<Hands> {
+    pub(crate) fn new(patience: Duration) -> io::Result<Hands> {
         Ok(Hands { program: std::env::current_exe()?, patience })
     }
 
     /// Runs the verb. Returns when it ends, when the board shows its effect, or after the timeout.
-    pub fn act(&self, around: &Surroundings, deed: &Deed) -> io::Result<Came> {
+    pub(crate) fn act(&self, around: &Surroundings, deed: &Deed) -> io::Result<Came> {
         let words = deed.words();
         if words.iter().any(|word| word.contains('\0') || word.len() > LONGEST) {
             let message = "it is too long, or has a zero byte in it".to_owned();
@@ -199,7 +199,7 @@ impl Deed {
     }
 
     /// Describes the result in one line.
-    pub fn told(&self, came: &Came) -> String {
+    pub(crate) fn told(&self, came: &Came) -> String {
         let said = match came {
             Came::Refused { message, .. } => return message.replace('\n', "; "),
             Came::Done(said) => said,

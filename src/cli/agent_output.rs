@@ -19,7 +19,7 @@ const PIECE: u64 = 1 << 20;
 
 /// Read positions in the logs of running agents, by task id.
 #[derive(Default)]
-pub struct Overheard(HashMap<String, Ear>);
+pub(crate) struct Overheard(HashMap<String, Ear>);
 
 /// Read position in one log.
 struct Ear {
@@ -52,7 +52,7 @@ impl Ear {
 
 impl Overheard {
     /// Starts to read a task's log. Skips existing content: it belongs to an earlier execution.
-    pub fn begin(&mut self, doing: &Doing) {
+    pub(crate) fn begin(&mut self, doing: &Doing) {
         if doing.adapter.is_stream() {
             let mut ear = Ear::of(doing);
             if let Ok(about) = doing.logs[0].metadata() {
@@ -63,7 +63,7 @@ impl Overheard {
     }
 
     /// Returns the lines since the last call.
-    pub fn since(&mut self, doing: &Doing) -> Vec<String> {
+    pub(crate) fn since(&mut self, doing: &Doing) -> Vec<String> {
         let Some(ear) = self.0.get_mut(&doing.id) else { return Vec::new() };
         let mut lines = Vec::new();
         while let Some(turns) = ear.hear(doing) {
@@ -74,7 +74,7 @@ impl Overheard {
     }
 
     /// Returns the remaining lines and stops reading the log.
-    pub fn end(&mut self, doing: &Doing) -> Vec<String> {
+    pub(crate) fn end(&mut self, doing: &Doing) -> Vec<String> {
         let lines = self.since(doing);
         self.0.remove(&doing.id);
         lines
@@ -88,7 +88,7 @@ const INDENT: &str = "    ";
 
 /// Formats an agent's lines for a terminal with `columns` columns: the head once, and the lines
 /// next to it or below it, wrapped between words.
-pub fn laid_out(head: &str, lines: &[String], columns: usize) -> String {
+pub(crate) fn laid_out(head: &str, lines: &[String], columns: usize) -> String {
     const BAR: &str = "| ";
     let taken = width(head) + 1 + BAR.len();
     let beside = columns.saturating_sub(taken) >= ROOM;

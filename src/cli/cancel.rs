@@ -29,7 +29,7 @@ use crate::store::lock::{self, LockError, RunLock};
 use crate::view::{Board, Found, Standing};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CancelArgs {
+pub(super) struct CancelArgs {
     /// A run or a task: its id or the beginning of it; `latest` is the newest run
     #[arg(value_name = "RUN|TASK")]
     pub target: String,
@@ -38,7 +38,7 @@ pub struct CancelArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CancelTaskArgs {
+pub(super) struct CancelTaskArgs {
     /// The task: its id or the beginning of it
     #[arg(value_name = "TASK")]
     pub task: String,
@@ -47,7 +47,7 @@ pub struct CancelTaskArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct TimeoutArg {
+pub(super) struct TimeoutArg {
     /// How long to wait until nothing of it runs any more, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub timeout: u32,
@@ -59,7 +59,7 @@ const DRIVES_AFTER: Duration = Duration::from_millis(50);
 /// assumed to be on another machine.
 const UNSEEN_AFTER: Duration = Duration::from_secs(1);
 
-pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     let (around, wrong) = Surroundings::look_anyway(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
@@ -77,7 +77,7 @@ pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Cancels a run or a task, and waits until none of its processes runs any more.
-pub fn cancel(
+pub(super) fn cancel(
     around: &Surroundings,
     queue: Option<Arc<FsQueue>>,
     board: &Board,
@@ -93,7 +93,7 @@ pub fn cancel(
 }
 
 /// `queue drop`, which cancels a task.
-pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Failure> {
+pub(super) fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Failure> {
     let queue = show::need_queue(around)?;
     let board = show::board(around, Some(queue.clone()))?;
     let found = show::task(&board, &args.task)?;
@@ -101,14 +101,14 @@ pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Fai
 }
 
 /// A wait with a time limit.
-pub struct Wait {
+pub(super) struct Wait {
     limit: Duration,
     until: Instant,
     patience: Patience,
 }
 
 impl Wait {
-    pub fn new(arg: &TimeoutArg) -> Wait {
+    pub(super) fn new(arg: &TimeoutArg) -> Wait {
         let limit = Duration::from_secs(arg.timeout.into());
         let (least, most) = (Duration::from_millis(10), Duration::from_millis(100));
         Wait { limit, until: Instant::now() + limit, patience: Patience::new(least, most, 1) }
@@ -134,7 +134,7 @@ enum Outcome {
 }
 
 /// A run or a task that is cancelled.
-pub struct Cancelled {
+pub(super) struct Cancelled {
     what: &'static str,
     id: String,
     /// True if it was cancelled before this request.
@@ -143,7 +143,7 @@ pub struct Cancelled {
 
 impl Cancelled {
     /// Describes the cancellation in a sentence.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let Cancelled { what, id, already } = self;
         match already {
             true => format!("{what} {id} was cancelled already"),
@@ -488,7 +488,7 @@ fn ended_as(end: End) -> Outcome {
 }
 
 /// Withdraws a request to cancel a run and removes its marker, so that the run can continue.
-pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
+pub(super) fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
     let _ = std::fs::remove_file(root.join(CANCEL));
     match queue {
         Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| show::unreadable(&error)),
@@ -497,7 +497,7 @@ pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Fa
 }
 
 /// Stops the tasks of some steps, so that the run can continue at another step of the workflow.
-pub fn stop_steps(
+pub(super) fn stop_steps(
     around: &Surroundings,
     queue: &Arc<FsQueue>,
     run: &Run,

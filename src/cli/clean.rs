@@ -26,7 +26,7 @@ use crate::view;
 use crate::workspace::Workspace;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CleanArgs {
+pub(super) struct CleanArgs {
     /// Remove what was last touched longer ago than this: 7d, 12h [default: ORCHESTRATE_KEEP_RUNS
     /// days]
     #[arg(long, value_name = "AGE")]
@@ -40,7 +40,7 @@ pub struct CleanArgs {
     pub dry_run: bool,
 }
 
-pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     signals::end_with_children()?;
     let age = match &args.older_than {
@@ -155,7 +155,7 @@ fn throw_away(heap: &Heap) -> Result<(), Failure> {
 }
 
 /// Returns ORCHESTRATE_KEEP_RUNS (days) in milliseconds, or `None` if it is unset or empty.
-pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
+pub(super) fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
     match text.to_string_lossy().trim() {
         "" => Ok(None),
@@ -172,7 +172,7 @@ pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
 /// Removes runs older than ORCHESTRATE_KEEP_RUNS days, with their tasks; does nothing if `age_ms`
 /// is `None`. A failure is printed, not returned: it does not change the outcome of the current
 /// run.
-pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
+pub(super) fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
     let Some(age_ms) = age_ms else { return };
     let removed = queue_if_any(around).and_then(|queue| {
         let old = Old::find(around, queue.as_ref(), age_ms, false, Some(current))?;

@@ -14,7 +14,7 @@ use crate::base::time::Time;
 use crate::worktree::{Fate, Trees, View};
 
 /// Options for a cleanup of worktrees.
-pub struct Cleaning<'a> {
+pub(super) struct Cleaning<'a> {
     /// Worktrees that were touched after this time are kept.
     pub before: Time,
     /// Bead ids that an unfinished run uses, each with one such run.
@@ -25,7 +25,7 @@ pub struct Cleaning<'a> {
 
 impl Cleaning<'_> {
     /// Removes old worktrees that hold no unmerged work, and returns their number.
-    pub fn clean(&self) -> Result<usize, Failure> {
+    pub(super) fn clean(&self) -> Result<usize, Failure> {
         // Without a repository, or without worktrees of ours in it, there is nothing to do.
         let Ok(trees) = Trees::open(&self.around.workspace) else { return Ok(0) };
         if !trees.repo.home().exists() && !trees.dir().exists() {

@@ -23,7 +23,7 @@ use crate::workflow::plan::{Part, PartKind};
 use crate::yaml::problem::nearest;
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum CommandVerb {
+pub(super) enum CommandVerb {
     /// Ask an agent what a command file says, and print the answer
     #[command(after_help = "In the file `$1` to `$9` are the arguments, `$ARGUMENTS` is all of \
         them, and `\\$` is a dollar.")]
@@ -33,7 +33,7 @@ pub enum CommandVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// The command file, by its name without `.md`
     #[arg(value_name = "COMMAND")]
     pub name: String,
@@ -51,7 +51,7 @@ pub struct RunArgs {
     pub dry_run: bool,
 }
 
-pub fn main(verb: &CommandVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &CommandVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     match verb {
         CommandVerb::Run(args) => run(args, around),

@@ -62,8 +62,8 @@ use crate::workspace::{Workspace, dangling, resolved};
 use crate::yaml::problem::{located, nearest};
 
 /// Clock offset in milliseconds, and the disk faults to inject. For tests of a fleet.
-pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
-pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
+pub(crate) const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
+pub(crate) const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
 /// The hint for a disk error that occurred before the run existed.
 const RUN_AGAIN: &str = "run it again";
@@ -72,7 +72,7 @@ const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct RunOptions {
+pub(crate) struct RunOptions {
     /// Show where the run is, as it goes
     #[arg(long)]
     pub progress: bool,
@@ -94,7 +94,7 @@ pub struct RunOptions {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum OnErrorArg {
+pub(crate) enum OnErrorArg {
     /// End the run; `resume` goes on from there
     Stop,
     /// Run what is left, then end as failed
@@ -105,12 +105,12 @@ pub enum OnErrorArg {
 
 impl RunOptions {
     /// Returns the policy of a new run.
-    pub fn new_policy(&self, around: &Surroundings) -> Policy {
+    pub(crate) fn new_policy(&self, around: &Surroundings) -> Policy {
         self.policy(Policy::default().limit_visits(around.config.max_visits))
     }
 
     /// Returns `base`, overridden by these flags.
-    pub fn policy(&self, base: Policy) -> Policy {
+    pub(crate) fn policy(&self, base: Policy) -> Policy {
         let on_error = self.on_error.map(|choice| match choice {
             OnErrorArg::Stop => OnError::Stop,
             OnErrorArg::Continue => OnError::Continue,
@@ -127,7 +127,7 @@ impl RunOptions {
 
 /// The process that drives a run, for checking the flags of that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Driver {
+pub(crate) enum Driver {
     /// This process, which also executes every step.
     Alone,
     /// This process; workers execute the steps.
@@ -138,7 +138,7 @@ pub enum Driver {
 
 impl Driver {
     /// Returns the driver for a run that this process drives.
-    pub fn here(fleet: bool) -> Driver {
+    pub(crate) fn here(fleet: bool) -> Driver {
         if fleet { Driver::ForFleet } else { Driver::Alone }
     }
 }
@@ -146,7 +146,7 @@ impl Driver {
 impl RunOptions {
     /// Returns one of the flags that are set, or `None`. Only the process that drives a run uses
     /// these flags.
-    pub fn any(&self) -> Option<&'static str> {
+    pub(crate) fn any(&self) -> Option<&'static str> {
         let flags = [
             ("--progress", self.progress),
             ("--backup-state", self.backup_state),
@@ -160,7 +160,7 @@ impl RunOptions {
 
     /// Rejects all of these flags, for a command that does not drive the run itself. `why` is the
     /// reason for the message.
-    pub fn check_none(&self, why: &str) -> Result<(), Failure> {
+    pub(crate) fn check_none(&self, why: &str) -> Result<(), Failure> {
         match self.any() {
             Some(flag) => {
                 let message = format!("`{flag}` does nothing here: {why}");
@@ -172,7 +172,7 @@ impl RunOptions {
 
     /// Rejects flags that have no effect for this workflow or this driver, so that the user does
     /// not rely on them.
-    pub fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
+    pub(crate) fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
         let nodes = plan.root.edges.is_some();
         let of_steps = [
             ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
@@ -222,7 +222,7 @@ impl RunOptions {
 
 /// The environment of this invocation, read once at startup.
 #[derive(Clone)]
-pub struct Surroundings {
+pub(crate) struct Surroundings {
     pub workspace: PathBuf,
     /// Directory that holds the runs.
     pub state_dir: PathBuf,
@@ -233,13 +233,13 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    pub fn look(common: &Common) -> Result<Surroundings, Failure> {
+    pub(crate) fn look(common: &Common) -> Result<Surroundings, Failure> {
         Surroundings::look_by(common, load_config)
     }
 
     /// Like `look`, but falls back to the built-in settings if the settings are invalid. Also
     /// returns the failure in that case.
-    pub fn look_anyway(common: &Common) -> Result<(Surroundings, Option<Failure>), Failure> {
+    pub(crate) fn look_anyway(common: &Common) -> Result<(Surroundings, Option<Failure>), Failure> {
         let mut wrong = None;
         let around = Surroundings::look_by(common, |common, workspace, environment| {
             load_config(common, workspace, environment).or_else(|failure| {
@@ -251,7 +251,7 @@ impl Surroundings {
     }
 
     /// Like `look_anyway`, but logs a warning about invalid settings.
-    pub fn look_warned(common: &Common) -> Result<Surroundings, Failure> {
+    pub(crate) fn look_warned(common: &Common) -> Result<Surroundings, Failure> {
         let (around, wrong) = Surroundings::look_anyway(common)?;
         if let Some(failure) = wrong {
             warn_of_settings(&failure);
@@ -304,7 +304,7 @@ impl Surroundings {
         })
     }
 
-    pub fn colour(&self) -> bool {
+    pub(crate) fn colour(&self) -> bool {
         match self.common.color {
             Colour::Always => true,
             Colour::Never => false,
@@ -313,23 +313,23 @@ impl Surroundings {
     }
 
     /// Returns true if `NO_COLOR` is unset or empty.
-    pub fn may_colour(&self) -> bool {
+    pub(crate) fn may_colour(&self) -> bool {
         self.environment.get("NO_COLOR").is_none_or(|value| value.is_empty())
     }
 
     /// Returns true if stderr is a terminal that supports cursor movement.
-    pub fn has_screen(&self) -> bool {
+    pub(crate) fn has_screen(&self) -> bool {
         std::io::stderr().is_terminal() && !self.is_dumb()
     }
 
     /// Returns true if `TERM` is unset, empty or `dumb`: a terminal without colours and cursor
     /// movement.
-    pub fn is_dumb(&self) -> bool {
+    pub(crate) fn is_dumb(&self) -> bool {
         self.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
     }
 
     /// Prints a message on stderr that is neither data nor an error. Does nothing with `--quiet`.
-    pub fn say(&self, line: impl std::fmt::Display) {
+    pub(crate) fn say(&self, line: impl std::fmt::Display) {
         if !self.common.quiet {
             talk(line);
         }
@@ -420,7 +420,7 @@ fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Resu
 }
 
 /// Logs a warning that the settings are invalid and the built-in ones are used.
-pub fn warn_of_settings(failure: &Failure) {
+pub(crate) fn warn_of_settings(failure: &Failure) {
     tracing::warn!("the settings are wrong, and those built in are taken: {}", failure.located());
 }
 
@@ -434,7 +434,7 @@ fn load_config(
 }
 
 /// Returns the settings files that are optional, and the one that the user named.
-pub fn settings_files(
+pub(crate) fn settings_files(
     common: &Common,
     workspace: &Path,
     environment: &Environment,
@@ -453,14 +453,14 @@ pub fn settings_files(
     (optional, named)
 }
 
-pub fn bad_config(error: &ConfigError) -> Failure {
+pub(crate) fn bad_config(error: &ConfigError) -> Failure {
     let ConfigError { file, text, problems } = error;
     Failure::in_text(problems.clone(), &file.display().to_string(), text)
 }
 
 /// Renders problems with their source lines. After 100 problems, only prints the number of the
 /// others.
-pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
+pub(crate) fn show(problems: &[Problem], file: &str, text: &str) -> String {
     const SHOWN: usize = 100;
     let shown = problems.iter().take(SHOWN).map(|problem| problem.show(file, text));
     let mut shown = shown.collect::<Vec<_>>().join("\n");
@@ -471,7 +471,7 @@ pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
 }
 
 /// A workflow that was read and compiled.
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub plan: Plan,
     pub file: String,
     pub text: String,
@@ -483,12 +483,12 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    pub fn checksum(&self) -> String {
+    pub(crate) fn checksum(&self) -> String {
         checksum(self.text.as_bytes())
     }
 }
 
-pub fn checksum(bytes: &[u8]) -> String {
+pub(crate) fn checksum(bytes: &[u8]) -> String {
     format!("sha256:{}", sha256(bytes))
 }
 
@@ -499,20 +499,20 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// Returns the path of a workflow file: relative to the current directory if it exists there, else
 /// relative to the workspace.
-pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
+pub(crate) fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
     if file.exists() { file.to_owned() } else { around.workspace.join(file) }
 }
 
 /// Reads and compiles a workflow file, or a grimoire given by its name. The failure contains all
 /// problems.
-pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
+pub(crate) fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let found = find_workflow(around, file);
     let (file, text) = found.map_err(|message| no_workflow(around, file, message))?;
     load_text(around, &file, &text)
 }
 
 /// Returns a failure with this message, and a hint with a similar workflow name if there is one.
-pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
+pub(crate) fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
     let failure = Failure::new(2, message);
     match near_workflow(around, file) {
         Some(near) => failure.hint(format!("did you mean `{near}`?")),
@@ -521,7 +521,7 @@ pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failu
 }
 
 /// Returns the name of the existing workflow or built-in grimoire that is most similar to `file`.
-pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
+pub(crate) fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     let dir = file.parent().unwrap_or(Path::new(""));
     let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
@@ -537,7 +537,7 @@ pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
 
 /// Returns the display name and the text of a grimoire, or `None` if there is no grimoire of this
 /// name.
-pub fn find_grimoire(
+pub(crate) fn find_grimoire(
     around: &Surroundings,
     name: &str,
 ) -> Option<Result<(String, String), String>> {
@@ -551,7 +551,10 @@ pub fn find_grimoire(
 }
 
 /// Returns the display name and the text of a workflow file, or of a grimoire given by its name.
-pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, String), String> {
+pub(crate) fn find_workflow(
+    around: &Surroundings,
+    file: &Path,
+) -> Result<(String, String), String> {
     let name = file.display().to_string();
     if !workflow_path(around, file).exists()
         && let Some(found) = find_grimoire(around, &name)
@@ -577,7 +580,7 @@ fn path_in_workspace(around: &Surroundings, file: &Path) -> Option<String> {
 }
 
 /// Reads a workflow file as text. The error is a complete message.
-pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
+pub(crate) fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
     let name = file.display();
     if workflow_path(around, file).is_dir() {
         return Err(format!("`{name}` is a directory; name the files in it: {name}/*.yaml"));
@@ -593,7 +596,7 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
 
 /// Reads a file of at most `limit` bytes. The limit protects against endless devices; a pipe
 /// without a writer is an error.
-pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     // With this flag, opening a pipe does not block. It has no effect on regular files.
     let flags = nix::libc::O_NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -630,13 +633,13 @@ fn wait_for_writer(mut pipe: &std::fs::File) -> std::io::Result<Vec<u8>> {
     Ok(begun)
 }
 
-pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
+pub(crate) fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
     Workspace::open(&around.workspace)
         .map_err(|error| Failure::new(1, format!("cannot open the workspace: {error}")))
 }
 
 /// A run that this process owns.
-pub struct Owned {
+pub(crate) struct Owned {
     pub plan: Plan,
     pub run: Run,
     pub store: Store,
@@ -646,7 +649,7 @@ pub struct Owned {
 }
 
 /// The parameters of a new run.
-pub struct NewRun<'a> {
+pub(crate) struct NewRun<'a> {
     pub loaded: &'a Loaded,
     pub plan: Plan,
     pub context: Map<String, Value>,
@@ -663,14 +666,14 @@ pub struct NewRun<'a> {
 
 impl<'a> NewRun<'a> {
     /// Returns the parameters to run a whole workflow in this process.
-    pub fn of(loaded: &'a Loaded, context: Map<String, Value>, policy: Policy) -> Self {
+    pub(crate) fn of(loaded: &'a Loaded, context: Map<String, Value>, policy: Policy) -> Self {
         let plan = loaded.plan.clone();
         let (only_step, archive, fleet, request) = (None, None, false, None);
         NewRun { loaded, plan, context, policy, only_step, archive, fleet, request }
     }
 
     /// Rejects a run that is already known to fail later, before any agent starts.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         let request = self.request.as_deref();
         let bead = request.and_then(|request| request.bead.as_ref());
         self.check_merges(request)?;
@@ -714,7 +717,7 @@ impl<'a> NewRun<'a> {
 
 /// Creates a run: its directory, its first files, its lock, and `latest`. Removes the directory
 /// again if the first files cannot be written.
-pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
+pub(crate) fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     new.check()?;
     // A run of a fleet waits for the checkout when it is driven.
     let checkout = if new.fleet { None } else { take_checkout(around, &new.plan)? };
@@ -751,7 +754,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
 
 /// Creates a run under a given id that does not exist yet, for other processes to drive. The run
 /// appears complete or not at all.
-pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
+pub(crate) fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
     new.check()?;
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
@@ -771,7 +774,7 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
 
 /// Hides the engine's files in a workspace from git. A failure is only logged: it affects nothing
 /// but the output of `git status`.
-pub fn keep_from_git(workspace: &Path) {
+pub(crate) fn keep_from_git(workspace: &Path) {
     let own = workspace.join(".orchestrate");
     if let Err(error) = disk::keep_from_git(&*disk::machine(), &own) {
         tracing::warn!("cannot hide `{}` from git: {error}", own.display());
@@ -830,7 +833,7 @@ fn fill(
 }
 
 /// Copies the files that a workflow includes into the run, and creates its artifacts directory.
-pub fn keep_parts(
+pub(crate) fn keep_parts(
     around: &Surroundings,
     root: &Path,
     plan: &Plan,
@@ -853,7 +856,7 @@ pub fn keep_parts(
 }
 
 /// Starts to write the log of a run.
-pub fn keep_log(
+pub(crate) fn keep_log(
     around: &Surroundings,
     plan: &Plan,
     root: &Path,
@@ -867,7 +870,7 @@ pub fn keep_log(
 }
 
 /// Returns the failure for a disk error of an existing run.
-pub fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
+pub(crate) fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
     hinted(Failure::new(1, error), &error.source, &format!("`{ORCHESTRATE} resume {id}`"))
 }
 
@@ -888,7 +891,7 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
 }
 
 /// Returns the failure for an unreadable run: the reason, and a hint.
-pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
+pub(crate) fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
     if error.is_forbidden() {
         let message = format!("run {id} cannot be read by this user: {error}");
         return Failure::new(1, message).hint("its owner can");
@@ -906,7 +909,7 @@ pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
 
 /// Like [`cannot_read`], and also reports child processes of the run that no process drives any
 /// more.
-pub fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
+pub(crate) fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
     let failure = cannot_read(id, error);
     match view::left_behind(run) {
         0 => failure,
@@ -919,7 +922,7 @@ pub fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
 }
 
 /// Returns the hint for a run that cannot be repaired but can be restarted.
-pub fn begins_anew(id: &RunId) -> String {
+pub(crate) fn begins_anew(id: &RunId) -> String {
     format!(
         "put the file back from a copy; without one, `{ORCHESTRATE} resume {id} --force-restart` \
          begins anew, and `{ORCHESTRATE} clean --stopped` removes this run by its age"
@@ -927,20 +930,23 @@ pub fn begins_anew(id: &RunId) -> String {
 }
 
 /// Returns the hint for a run that can be neither repaired nor restarted.
-pub fn only_removed() -> String {
+pub(crate) fn only_removed() -> String {
     format!(
         "start again with `{ORCHESTRATE} run WORKFLOW`; `{ORCHESTRATE} clean --stopped` removes \
          this run by its age"
     )
 }
 
-pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
+pub(crate) fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
     lock::take(root).map_err(|error| cannot_lock(error, root, id))
 }
 
 /// Locks the checkout for a run that changes it, so that no other such run uses it at the same
 /// time. Returns `None` if the plan does not change the checkout.
-pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLock>, Failure> {
+pub(crate) fn take_checkout(
+    around: &Surroundings,
+    plan: &Plan,
+) -> Result<Option<RunLock>, Failure> {
     if !plan.exclusive {
         return Ok(None);
     }
@@ -982,7 +988,7 @@ fn checkout_taken(who: &str) -> Failure {
 }
 
 /// Returns the failure for a run's lock that cannot be taken.
-pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
+pub(crate) fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
     match error {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
@@ -1012,7 +1018,7 @@ fn point_latest(dir: &Path, id: &RunId) {
 }
 
 /// Drives a run to its end and prints the outcome. Returns the exit code and the run.
-pub fn drive(
+pub(crate) fn drive(
     around: &Surroundings,
     owned: Owned,
     options: &RunOptions,
@@ -1032,7 +1038,7 @@ pub fn drive(
 }
 
 /// A run that was driven as far as possible and is still locked by this process.
-pub struct Driven {
+pub(crate) struct Driven {
     pub plan: Arc<Plan>,
     pub run: Run,
     pub finish: Finish,
@@ -1043,7 +1049,7 @@ pub struct Driven {
 }
 
 /// Drives a run to its end and passes its events to `report`. `event`, if any, is recorded first.
-pub fn drive_to_end(
+pub(crate) fn drive_to_end(
     around: &Surroundings,
     owned: Owned,
     options: &RunOptions,
@@ -1098,13 +1104,13 @@ pub fn drive_to_end(
 }
 
 /// Returns the notifier that the settings describe.
-pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
+pub(crate) fn notifier(around: &Surroundings) -> Arc<Notifier> {
     let traces = Traces::of(&around.environment);
     Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone(), traces))
 }
 
 /// Returns the amount of progress output for a run.
-pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
+pub(crate) fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
     match (around.common.quiet, options.progress) {
         (true, _) => Telling::Quiet,
         (false, true) => Telling::Progress { live: around.has_screen() },
@@ -1112,7 +1118,7 @@ pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
     }
 }
 
-pub fn tell_end(
+pub(crate) fn tell_end(
     around: &Surroundings,
     plan: &Plan,
     run: &Run,
@@ -1182,7 +1188,7 @@ pub fn tell_end(
 
 /// Writes the summary of the run to stdout, with `--json` only. Returns the exit code of the run,
 /// or that of a write failure if the run succeeded.
-pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> u8 {
+pub(crate) fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> u8 {
     if !around.common.json {
         return code;
     }
@@ -1198,7 +1204,7 @@ pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> 
 }
 
 /// Finds a run by its id, a unique prefix of its id, or `latest`. Returns its id and directory.
-pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), Failure> {
+pub(crate) fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), Failure> {
     let dir = &around.state_dir;
     let ids = view::runs_in(dir);
     if name == "latest" {

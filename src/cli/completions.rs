@@ -17,14 +17,14 @@ use super::{Cli, Common, Failure};
     fish  ~/.config/fish/completions/orchestrate.fish\n\n\
     In bash, zsh and fish the names of runs, steps, agents, providers, spells and so on are those \
     of the workspace.")]
-pub struct CompletionsArgs {
+pub(super) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: Shell,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Shell {
+pub(super) enum Shell {
     Bash,
     Elvish,
     Fish,
@@ -32,7 +32,7 @@ pub enum Shell {
     Zsh,
 }
 
-pub fn main(args: &CompletionsArgs, _: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &CompletionsArgs, _: &Common) -> Result<u8, Failure> {
     match args.shell {
         Shell::Bash => put(include_str!("completions/orchestrate.bash"))?,
         Shell::Fish => put(include_str!("completions/orchestrate.fish"))?,

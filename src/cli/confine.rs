@@ -9,7 +9,7 @@ use crate::exec::Confinement;
 use crate::view::stderr::talk;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ConfineArgs {
+pub(super) struct ConfineArgs {
     /// What is given up, as JSON
     #[arg(value_name = "JSON")]
     confinement: String,
@@ -19,7 +19,7 @@ pub struct ConfineArgs {
 }
 
 /// Returns only on failure, with the exit code that a shell would use.
-pub fn main(args: &ConfineArgs) -> ExitCode {
+pub(super) fn main(args: &ConfineArgs) -> ExitCode {
     let confinement: Confinement = match serde_json::from_str(&args.confinement) {
         Ok(confinement) => confinement,
         Err(error) => {

@@ -39,13 +39,13 @@ use crate::workflow::{Plan, Problem};
 use crate::yaml;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CoordinatorArgs {
+pub(super) struct CoordinatorArgs {
     /// End, and give back what is at hand, when standard input ends
     #[arg(long, hide = true)]
     pub leash: bool,
 }
 
-pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
@@ -108,7 +108,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
 }
 
 /// Returns the task that makes a coordinator drive a new run.
-pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
+pub(super) fn task_of(queue: &FsQueue, run: &Run) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);
@@ -116,7 +116,7 @@ pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
 }
 
 /// Returns every agent that executes steps of a plan.
-pub fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
+pub(super) fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
     let config = &around.config;
     let mut agents: Vec<String> = plan
         .agents()
@@ -133,7 +133,7 @@ pub fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
 }
 
 /// Runs a workflow with the fleet's workers, driven by this process.
-pub fn run(
+pub(super) fn run(
     around: &Surroundings,
     new: NewRun,
     options: &RunOptions,
@@ -157,20 +157,20 @@ pub fn run(
 
 /// The owner of a run that is stopped before it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub(super) enum Back {
     /// The user who started it: the run stays stopped until it is resumed.
     Owner,
     /// Any coordinator, as before.
     Queue,
 }
 
-pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
+pub(super) fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
     Failure::new(1, format!("cannot put run {run} out: {error}"))
         .hint(format!("`{ORCHESTRATE} resume {run}` tries again"))
 }
 
 /// Drives one run that this process has claimed, and prints the outcome.
-pub fn drive(
+pub(super) fn drive(
     around: &Surroundings,
     queue: Arc<FsQueue>,
     (claim, back): (Claim, Back),

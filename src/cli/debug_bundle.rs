@@ -29,7 +29,7 @@ const LOOKED_AT: u64 = 8 << 20;
 const LINE_MIN: usize = 16;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct DebugBundleArgs {
+pub(super) struct DebugBundleArgs {
     /// The run it is about: its id, the beginning of it, or `latest` [default: the newest]
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
@@ -38,7 +38,7 @@ pub struct DebugBundleArgs {
     pub output: Option<PathBuf>,
 }
 
-pub fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failure> {
     let (around, wrong) = Surroundings::look_anyway(common)?;
     let run = find_run(args, &around)?;
     let now = SystemClock.now();

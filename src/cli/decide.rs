@@ -24,7 +24,7 @@ use crate::workspace::Workspace;
 const TAKEN_IN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ApproveArgs {
+pub(super) struct ApproveArgs {
     /// The run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
@@ -45,7 +45,7 @@ pub struct ApproveArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RejectArgs {
+pub(super) struct RejectArgs {
     /// The run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
@@ -84,7 +84,7 @@ struct Decision<'a> {
     options: &'a RunOptions,
 }
 
-pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.comment.clone().unwrap_or_default();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
@@ -92,7 +92,7 @@ pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
     decide(&Decision { run, step, approve: true, comment, shown, no_resume, options }, common)
 }
 
-pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.reason.clone();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
@@ -101,7 +101,7 @@ pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// A question of a run. After [`give`], the answer to it is recorded where the run's driver looks.
-pub struct Given {
+pub(super) struct Given {
     pub id: RunId,
     pub gate: Gate,
     root: PathBuf,
@@ -112,7 +112,7 @@ pub struct Given {
 
 /// Records an answer. Fails if the question already has an answer, or if `shown` is given and is
 /// not the digest of the current question.
-pub fn give(
+pub(super) fn give(
     around: &Surroundings,
     run: &str,
     step: Option<&str>,
@@ -261,7 +261,7 @@ fn go_on(
 
 /// Returns true if another process applies the answer. A driver that was about to stop may have
 /// missed the answer; then this process must continue the run.
-pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
+pub(super) fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
     let Given { id, gate, root, workspace, .. } = given;
     let began = Instant::now();
     loop {

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Subcommand};
 
-pub struct Late<T>(T);
+pub(crate) struct Late<T>(T);
 
 impl<T> Deref for Late<T> {
     type Target = T;

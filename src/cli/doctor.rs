@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(9);
 const WALK: Duration = Duration::from_secs(180);
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct DoctorArgs {
+pub(super) struct DoctorArgs {
     /// Also try the volume out, with two processes that rename, read and lock the same files
     #[arg(long)]
     pub volume: bool,
@@ -29,13 +29,13 @@ pub struct DoctorArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct PeerArgs {
+pub(super) struct PeerArgs {
     /// The directory that the first process waits in
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 }
 
-pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     let signals = signals::listen()?;
     // A program that is started to print its version may leave child processes. Only a subreaper
     // can end them.
@@ -87,7 +87,7 @@ fn examine(args: &DoctorArgs, common: &Common, stop: &Stop) -> Result<Report, Fa
 }
 
 /// The peer process of `doctor --volume`. Prints something only if it fails.
-pub fn peer(args: &PeerArgs) -> Result<u8, Failure> {
+pub(super) fn peer(args: &PeerArgs) -> Result<u8, Failure> {
     let signals = signals::listen()?;
     match doctor::serve(&args.dir, &signals.stop) {
         Ok(()) => Ok(0),

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use crate::exec;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct EndChildrenArgs {
+pub(super) struct EndChildrenArgs {
     /// The mark of the process
     #[arg(value_name = "MARK")]
     mark: String,
 }
 
-pub fn main(args: &EndChildrenArgs) -> ExitCode {
+pub(super) fn main(args: &EndChildrenArgs) -> ExitCode {
     exec::sweep_if(&|mark| mark == args.mark);
     ExitCode::SUCCESS
 }

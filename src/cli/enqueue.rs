@@ -15,7 +15,7 @@ use crate::queue::{Queue, Task};
 use crate::workflow::settings::{COORDINATOR, agent_fault};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct EnqueueArgs {
+pub(super) struct EnqueueArgs {
     /// The agent that is to do it
     #[arg(value_name = "AGENT")]
     agent: String,
@@ -48,7 +48,7 @@ pub struct EnqueueArgs {
     each_line: bool,
 }
 
-pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     if let Some(fault) = agent_fault(&args.agent) {
         let failure = Failure::new(2, format!("`{}` cannot name an agent: {fault}", args.agent));

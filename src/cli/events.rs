@@ -20,7 +20,7 @@ use crate::view::progress::log_line;
 use crate::view::{Board, one_line};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct EventsArgs {
+pub(super) struct EventsArgs {
     /// The run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
@@ -33,7 +33,7 @@ pub struct EventsArgs {
     pub last: Option<usize>,
 }
 
-pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
     let mut reader = Reader { around: &around, id, root, seen: 0, size: None };

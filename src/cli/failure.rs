@@ -13,7 +13,7 @@ use crate::view::stderr::talk;
 use crate::workflow::{Problem, Severity};
 
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub code: u8,
     message: String,
     hint: Option<String>,
@@ -31,28 +31,28 @@ struct Faults {
 }
 
 impl Failure {
-    pub fn new(code: u8, message: impl Display) -> Self {
+    pub(crate) fn new(code: u8, message: impl Display) -> Self {
         let message = message.to_string();
         Failure { code, message, hint: None, faults: None, written: false }
     }
 
-    pub fn hint(self, hint: impl Display) -> Self {
+    pub(crate) fn hint(self, hint: impl Display) -> Self {
         Failure { hint: Some(hint.to_string()), ..self }
     }
 
     /// Returns the failure with one more hint.
-    pub fn and_hint(self, more: impl Display) -> Self {
+    pub(crate) fn and_hint(self, more: impl Display) -> Self {
         let hint = self.hint.as_ref().map(|hint| format!("{hint}; ")).unwrap_or_default();
         self.hint(format!("{hint}{more}"))
     }
 
     /// Returns the failure with another message.
-    pub fn told_as(self, message: String) -> Self {
+    pub(crate) fn told_as(self, message: String) -> Self {
         Failure { message, ..self }
     }
 
     /// Returns the failure for an invalid text: a workflow, settings, a spell.
-    pub fn in_text(problems: Vec<Problem>, file: &str, text: &str) -> Self {
+    pub(crate) fn in_text(problems: Vec<Problem>, file: &str, text: &str) -> Self {
         let first = problems.iter().find(|problem| problem.is_error()).or(problems.first());
         let message = first.map(|problem| problem.message.clone()).unwrap_or_default();
         let hint = first.and_then(|problem| problem.hint.clone());
@@ -62,17 +62,17 @@ impl Failure {
 
     /// Returns the failure, marked so that [`Failure::tell`] does not write its document to stdout
     /// again.
-    pub fn written(self) -> Self {
+    pub(crate) fn written(self) -> Self {
         Failure { written: true, ..self }
     }
 
     /// Returns the message, which is one sentence.
-    pub fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
     /// Returns the message, preceded by the name of the file if the failure concerns a text.
-    pub fn located(&self) -> String {
+    pub(crate) fn located(&self) -> String {
         match self.faults.as_deref() {
             Some(Faults { file, .. }) => format!("`{file}`: {}", self.message),
             None => self.message.clone(),
@@ -80,7 +80,7 @@ impl Failure {
     }
 
     /// Returns the message and the hint in one line.
-    pub fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let hint = self.hint.as_ref().map(|hint| format!("; {hint}"));
         format!("{}{}", self.message, hint.unwrap_or_default())
     }
@@ -103,7 +103,7 @@ impl Failure {
     }
 
     /// Prints the failure on stderr, and with `json` also as a document on stdout.
-    pub fn tell(&self, json: bool) {
+    pub(crate) fn tell(&self, json: bool) {
         if json && !self.written {
             // A closed stdout must not change the failure's exit code.
             let _ = writeln!(std::io::stdout(), "{}", self.for_programs());
@@ -113,7 +113,7 @@ impl Failure {
 }
 
 /// Returns a problem of a text as JSON.
-pub fn problem_json(file: &str, problem: &Problem) -> Value {
+pub(super) fn problem_json(file: &str, problem: &Problem) -> Value {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     json!({
         "file": file,

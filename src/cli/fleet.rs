@@ -31,7 +31,7 @@ use crate::view::stderr::{draw, put};
 use crate::yaml::problem::nearest;
 
 /// Opens the queue of the workspace. Also keeps the queue's files out of git.
-pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+pub(super) fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = crate::base::process::new_incarnation();
     let queue =
@@ -43,7 +43,7 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
 
 /// Returns the failure for a queue that cannot be opened. A queue whose volume cannot be identified
 /// counts as damaged (exit code 7).
-pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
+pub(super) fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
     if let Some(fault) = VolumeFault::of(error) {
         return Failure::new(7, fault).hint(fault.hint(&crate::base::process::new_incarnation()));
     }
@@ -53,7 +53,7 @@ pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
 }
 
 /// Returns the failure for a member that had to end because of an I/O error.
-pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
+pub(super) fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
     let failure = Failure::new(1, format!("{who} had to end: {error}"));
     match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
@@ -65,7 +65,7 @@ pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
 
 /// Returns the settings in force for a member. On a volume that machines share, heartbeats and
 /// leases are longer, unless the settings change their defaults.
-pub fn settings(around: &Surroundings) -> Config {
+pub(super) fn settings(around: &Surroundings) -> Config {
     let mut config = around.config.clone();
     let usual = Config::built_in().queue;
     let unset = (config.queue.beat, config.queue.lease) == (usual.beat, usual.lease);
@@ -78,7 +78,7 @@ pub fn settings(around: &Surroundings) -> Config {
 }
 
 /// Reads the secrets that systemd passes as files, and adds them to the environment.
-pub fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failure> {
+pub(super) fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failure> {
     let Some(dir) = around.environment.get(credentials::VARIABLE) else {
         return Ok(Environment::new());
     };
@@ -92,14 +92,18 @@ pub fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failur
 
 /// Returns the registered members, without processes of this machine that have exited. Members on
 /// other machines are included without a check.
-pub fn living(queue: &FsQueue) -> Vec<Registration> {
+pub(super) fn living(queue: &FsQueue) -> Vec<Registration> {
     let here = Process::this();
     let lives = |r: &Registration| !here.is_beside(&r.process) || r.process.lives_here();
     member::registrations(queue).unwrap_or_default().into_iter().filter(lives).collect()
 }
 
 /// Refuses to serve an inbox that every user can write to, unless the settings allow it.
-pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Result<(), Failure> {
+pub(super) fn check_inbox(
+    around: &Surroundings,
+    queue: &FsQueue,
+    agent: &str,
+) -> Result<(), Failure> {
     if around.config.queue.world_writable {
         return Ok(());
     }
@@ -134,7 +138,7 @@ fn strangers(workspace: &Path, agent: &str) -> Option<String> {
 }
 
 /// Refuses a state directory outside the workspace: other machines see only runs inside it.
-pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
+pub(super) fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
     if around.state_dir.starts_with(&around.workspace) {
         return Ok(());
     }
@@ -144,7 +148,7 @@ pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
 }
 
 /// Creates the inboxes of agents. Call it before creating anything that needs them.
-pub fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
+pub(super) fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
     agents.iter().try_for_each(|agent| queue.open_agent(agent)).map_err(|error| {
         let wrong = error.kind() == std::io::ErrorKind::InvalidInput;
         Failure::new(if wrong { 2 } else { 1 }, error.to_string())
@@ -152,7 +156,7 @@ pub fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
 }
 
 /// Warns about agents of a run that no living worker serves.
-pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
+pub(super) fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
     let living = living(queue);
     for agent in agents {
         warn_of_nobody(around, &living, agent, "its steps wait");
@@ -160,7 +164,12 @@ pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String])
 }
 
 /// Warns if no living worker serves an agent, and suggests a similar name.
-pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &str, what: &str) {
+pub(super) fn warn_of_nobody(
+    around: &Surroundings,
+    living: &[Registration],
+    agent: &str,
+    what: &str,
+) {
     if living.iter().any(|member| member.agent == agent) {
         return;
     }
@@ -177,7 +186,7 @@ pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &st
 
 /// Prints one line with its time per event. On a terminal it also shows the running tasks and the
 /// output of agents.
-pub struct Teller {
+pub(super) struct Teller {
     name: String,
     quiet: bool,
     colour: bool,
@@ -189,7 +198,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    pub fn new(around: &Surroundings, name: &str) -> Teller {
+    pub(super) fn new(around: &Surroundings, name: &str) -> Teller {
         let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
         let live = around.has_screen() && !around.common.quiet;
         let told = live || around.common.verbose;
@@ -205,13 +214,13 @@ impl Teller {
     }
 
     /// Omits the member's name: the reader of this output prefixes each line with it.
-    pub fn unnamed(self) -> Teller {
+    pub(super) fn unnamed(self) -> Teller {
         Teller { name: String::new(), ..self }
     }
 
     /// Notifies systemd that this service is ready (first call) and alive. Returns the watchdog
     /// interval: the time until the next call is due.
-    pub fn alive(&self, status: &str) -> Option<Duration> {
+    pub(super) fn alive(&self, status: &str) -> Option<Duration> {
         if !self.ready.swap(true, Ordering::SeqCst) {
             self.systemd.ready(status);
         }
@@ -220,12 +229,12 @@ impl Teller {
         self.systemd.watchdog()
     }
 
-    pub fn closing(&self) {
+    pub(super) fn closing(&self) {
         self.systemd.stopping();
         self.say("takes nothing new; what is at hand is finished. Once more gives it back");
     }
 
-    pub fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         self.put(&format!("{}{line}\n", self.head()));
     }
 

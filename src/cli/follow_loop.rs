@@ -13,7 +13,7 @@ use crate::disk::hint::{Bell, Hints, Patience};
 const LEAST: Duration = Duration::from_millis(50);
 const MOST: Duration = Duration::from_millis(500);
 
-pub struct Vigil {
+pub(crate) struct Vigil {
     signals: Signals,
     bell: Arc<Bell>,
     hints: Hints,
@@ -24,7 +24,7 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    pub fn begin() -> Result<Vigil, Failure> {
+    pub(crate) fn begin() -> Result<Vigil, Failure> {
         let signals = signals::listen()?;
         let bell = Arc::new(Bell::default());
         let ringing = bell.clone();
@@ -34,7 +34,7 @@ impl Vigil {
     }
 
     /// Starts to watch `dir`. Does nothing if `dir` is missing or already watched.
-    pub fn watch(&mut self, dir: &Path) {
+    pub(crate) fn watch(&mut self, dir: &Path) {
         if self.watched.as_deref() != Some(dir) && dir.is_dir() {
             self.hints.add(dir);
             self.watched = Some(dir.to_owned());
@@ -42,13 +42,13 @@ impl Vigil {
     }
 
     /// Marks the start of a scan. A change after this point ends the next [`wait`](Self::wait).
-    pub fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         self.heard = self.bell.rings();
     }
 
     /// Waits until a change is likely or the poll interval ends. `was_new` resets the backoff.
     /// Returns the exit code if a stop was requested.
-    pub fn wait(&mut self, was_new: bool) -> Option<u8> {
+    pub(crate) fn wait(&mut self, was_new: bool) -> Option<u8> {
         if was_new {
             self.patience.reset();
         }

@@ -17,7 +17,7 @@ use crate::store::lock::{self, LockError};
 use crate::workspace::Workspace;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct FsckArgs {
+pub(super) struct FsckArgs {
     /// Also find fault with what waits or is held: nothing should be at work any more
     #[arg(long)]
     pub quiet_fleet: bool,
@@ -26,7 +26,7 @@ pub struct FsckArgs {
     pub repair: bool,
 }
 
-pub fn main(args: &FsckArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &FsckArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let workspace = common::open_workspace(&around)?;
     let calm = if args.quiet_fleet { Calm::Quiet } else { Calm::Working };
@@ -149,14 +149,14 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Formats a finding as one line of text.
-pub fn line(finding: &Finding, calm: Calm) -> String {
+pub(super) fn line(finding: &Finding, calm: Calm) -> String {
     let word = if finding.kind.is_damage(calm) { "damage" } else { "note" };
     let Finding { kind, about, message } = finding;
     format!("{word}: {} `{about}`: {message}", kind.name())
 }
 
 /// Returns a finding as JSON.
-pub fn shown(finding: &Finding, calm: Calm) -> Value {
+pub(super) fn shown(finding: &Finding, calm: Calm) -> Value {
     json!({
         "kind": finding.kind.name(),
         "damage": finding.kind.is_damage(calm),

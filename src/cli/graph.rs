@@ -9,7 +9,7 @@ use crate::graph::{self, Graph, dot, mermaid, svg};
 use crate::run::open::compile_in;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct GraphArgs {
+pub(super) struct GraphArgs {
     /// A workflow file, or a run: its id, the beginning of it, or `latest`
     #[arg(value_name = "WORKFLOW|RUN", default_value = "latest")]
     pub target: String,
@@ -22,7 +22,7 @@ pub struct GraphArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// For Markdown: GitHub and many editors draw it
     Mermaid,
     /// For Graphviz
@@ -31,7 +31,7 @@ pub enum Format {
     Svg,
 }
 
-pub fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let path = Path::new(&args.target);
     // An existing file, or a name that looks like a path, is a workflow. Any other name is a run.

@@ -52,7 +52,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
 ];
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct HelpArgs {
+pub(super) struct HelpArgs {
     /// A verb, or a concept such as `variables`
     #[arg(value_name = "TOPIC", conflicts_with = "man")]
     pub topic: Vec<String>,
@@ -61,7 +61,7 @@ pub struct HelpArgs {
     pub man: Option<PathBuf>,
 }
 
-pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(dir) = &args.man {
         return manual(dir, common);
     }
@@ -104,7 +104,7 @@ fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'stati
 }
 
 /// Returns the name and the description of each help topic: pages, then visible verbs.
-pub fn topics() -> Vec<(String, String)> {
+pub(super) fn topics() -> Vec<(String, String)> {
     let command = Cli::command();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
     let verbs = verbs.map(|verb| (verb.get_name().to_owned(), about(verb)));
@@ -126,7 +126,7 @@ fn unknown(word: &str, verbs: &[String]) -> Failure {
 }
 
 /// Returns the overview: all verbs in groups, then the pages.
-pub fn root() -> String {
+pub(super) fn root() -> String {
     let command = Cli::command();
     let verbs: Vec<(&str, String)> = command
         .get_subcommands()

@@ -18,7 +18,7 @@ use crate::yaml::problem::nearest;
 use crate::yaml::{self, Node, Value};
 
 /// Returns a warning for each missing file, program, provider or secret that a workflow needs.
-pub fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Problem> {
+pub(super) fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut looking = Looking {
         around,
         plan,
@@ -34,7 +34,7 @@ pub fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Probl
 }
 
 /// Prints the warnings of [`missing`] for a loaded workflow, without lints that its author allows.
-pub fn tell_missing(around: &Surroundings, loaded: &Loaded) {
+pub(super) fn tell_missing(around: &Surroundings, loaded: &Loaded) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
     let found = missing(around, &document, &loaded.plan);
     let found = lint::without_allowed(&loaded.text, found);
@@ -171,7 +171,7 @@ impl Looking<'_> {
 
 /// Warns about variables on the command line that the workflow does not read. A context file may
 /// serve several workflows, so its variables cause a warning only if a similar name is read.
-pub fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file: &[&str]) {
+pub(super) fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file: &[&str]) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
     let used = used(&document, loaded);
     let is_used = |key: &str| {

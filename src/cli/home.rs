@@ -9,12 +9,12 @@ use crate::base::ids::RunId;
 use crate::view::Birth;
 
 /// Returns the workspace of a run if it is not this one.
-pub fn elsewhere(around: &Surroundings, root: &Path) -> Option<PathBuf> {
+pub(super) fn elsewhere(around: &Surroundings, root: &Path) -> Option<PathBuf> {
     Birth::of(&crate::store::origin(root)?).elsewhere(&around.workspace, root)
 }
 
 /// Refuses to change a run from a workspace other than its own.
-pub fn check(around: &Surroundings, id: &RunId, root: &Path) -> Result<(), Failure> {
+pub(super) fn check(around: &Surroundings, id: &RunId, root: &Path) -> Result<(), Failure> {
     let Some(home) = elsewhere(around, root) else { return Ok(()) };
     let (home, here) = (home.display(), around.workspace.display());
     let message = format!("run {id} is of the workspace `{home}`, and this is `{here}`");

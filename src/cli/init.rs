@@ -17,7 +17,7 @@ use crate::view::stderr::talk;
 use crate::workflow::schema::render::{Topic, schema};
 
 /// Files of a new workspace: path in the workspace, and text.
-pub const FILES: [(&str, &str); 7] = [
+pub(super) const FILES: [(&str, &str); 7] = [
     ("workflow.yaml", include_str!("../../workflows/init/workflow.yaml")),
     ("offline.yaml", include_str!("../../workflows/init/offline.yaml")),
     ("prompts/plan.md", include_str!("../../workflows/init/prompts/plan.md")),
@@ -30,7 +30,7 @@ const SCHEMAS: [Topic; 2] = [Topic::Workflow, Topic::Config];
 const INBOXES: [&str; 4] = ["inbox/architect", "inbox/coordinator", "inbox/engineer", "inbox/qa"];
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct InitArgs {
+pub(super) struct InitArgs {
     /// The workspace; made if it is not there
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
@@ -56,7 +56,7 @@ struct LeftAlone {
     refresh: Option<String>,
 }
 
-pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     let dir = &args.dir;
     let cannot = |path: &Path, error: &io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());

@@ -17,7 +17,7 @@ use crate::yaml;
 use crate::yaml::problem::located;
 
 /// A checked workflow, which may have errors.
-pub struct Looked {
+pub(super) struct Looked {
     /// The parsed text, or `None` if it is not YAML.
     pub document: Option<yaml::Node>,
     /// The compiled plan, or `None` if the text itself has errors.
@@ -34,7 +34,12 @@ pub struct Looked {
 }
 
 /// Checks the text of a workflow. `name` is its file name.
-pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text: &str) -> Looked {
+pub(super) fn look_over(
+    around: &Surroundings,
+    workspace: &Workspace,
+    name: &str,
+    text: &str,
+) -> Looked {
     let (document, unparsed) = match yaml::parse(text) {
         Ok(document) => (Some(document), Vec::new()),
         Err(problem) => (None, vec![problem]),
@@ -70,7 +75,7 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
 
 impl Looked {
     /// Returns the problems of its spells' variables that no input of a run can fix.
-    pub fn incurable(&self, text: &str) -> Vec<Problem> {
+    pub(super) fn incurable(&self, text: &str) -> Vec<Problem> {
         let plan = self.plan.as_ref();
         plan.map(|plan| located(text, spellbook::incurable(plan, &self.spells, &self.beads)))
             .unwrap_or_default()
@@ -79,7 +84,7 @@ impl Looked {
 
 /// Returns the files that a workflow consists of, including missing ones, so that the caller can
 /// watch them for changes. `bead` is the bead of its runs.
-pub fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> Vec<PathBuf> {
+pub(super) fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> Vec<PathBuf> {
     let found = find_workflow(around, workflow).ok().zip(open_workspace(around).ok());
     let Some(((name, text), workspace)) = found else { return Vec::new() };
     let looked = look_over(around, &workspace, &name, &text);
@@ -110,7 +115,7 @@ pub fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> V
 }
 
 /// Compiles the text of a workflow in order to run it. `name` is its file name.
-pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
+pub(super) fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let looked = look_over(around, &open_workspace(around)?, name, text);
     let Looked { plan, errors, warnings, parts, spells, .. } = looked;
     match plan.filter(|_| errors.is_empty()) {

@@ -35,7 +35,7 @@ use crate::workflow::plan::{Action, Block, CaptureMode, Step};
 use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct LogsArgs {
+pub(crate) struct LogsArgs {
     /// A run or a task: its id or the beginning of it; `latest` is the newest run
     #[arg(value_name = "RUN|TASK", default_value = "latest")]
     pub target: String,
@@ -69,7 +69,7 @@ fn since(text: &str) -> Result<Time, String> {
     moment.ok_or_else(|| "write 15m or 2026-01-31T10:00:00Z".to_owned())
 }
 
-pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
+pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look_warned(common)?;
     if args.follow && around.common.json {
         let message = "`--json` is one document, which `--follow` never comes to the end of";
@@ -176,7 +176,7 @@ struct Stream {
 }
 
 /// Reads existing output, and later output as it arrives.
-pub struct Reader {
+pub(crate) struct Reader {
     source: Source,
     streams: Vec<&'static str>,
     raw: bool,
@@ -198,14 +198,14 @@ struct Telling<'a> {
 impl Reader {
     /// Creates a reader for the end of the output of a run or step, at most `tail` bytes per log,
     /// and for all later output.
-    pub fn of_end(id: RunId, step: Option<String>, tail: u64) -> Reader {
+    pub(crate) fn of_end(id: RunId, step: Option<String>, tail: u64) -> Reader {
         let (source, streams) = (Source::Run { id, step }, vec!["stdout", "stderr"]);
         let (raw, attempt, since, open) = (false, None, None, Vec::new());
         Reader { source, streams, raw, attempt, since, tail: Some(tail), open }
     }
 
     /// Returns the output since the last call, and true if more may follow.
-    pub fn more(&mut self, board: &Board) -> Result<(Vec<u8>, bool), Failure> {
+    pub(crate) fn more(&mut self, board: &Board) -> Result<(Vec<u8>, bool), Failure> {
         let (executions, more) = self.executions(board)?;
         let mut bytes = Vec::new();
         // Writing to memory cannot fail.

@@ -16,7 +16,7 @@ use crate::view::metrics::Meter;
 use crate::workspace::Workspace;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct MetricsArgs {
+pub(super) struct MetricsArgs {
     /// Write them to a file, which is replaced whole, for a collector of text files
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub struct MetricsArgs {
     pub every: Option<String>,
 }
 
-pub fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let every = args.every.as_deref().map(|text| {
         let ms = parse_duration(text).filter(|ms| *ms > 0);
@@ -70,7 +70,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 
 /// Periodically writes the metrics file of the settings in a thread of a coordinator, until `stop`.
 /// Errors are logged and retried: no work depends on the file.
-pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
+pub(super) fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
     let Some(every) = around.config.metrics.every else { return Ok(()) };
     let file = around.workspace.join(&around.config.metrics.file);
     // Use a separate identity, which also sees the coordinator: a member does not observe itself.

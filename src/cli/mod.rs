@@ -42,7 +42,7 @@ mod processed;
 mod provider;
 mod ps;
 mod queue;
-pub mod report;
+pub(crate) mod report;
 mod request;
 mod resume;
 mod retry;
@@ -77,7 +77,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::cli::deferred_args::Late;
-pub use failure::Failure;
+pub(crate) use failure::Failure;
 
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
@@ -208,7 +208,7 @@ enum Verb {
 
 /// Flags that every verb takes.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(crate) struct Common {
     /// Keep debug records and logs of every step
     #[arg(long, global = true)]
     debug: bool,

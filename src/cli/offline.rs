@@ -8,7 +8,7 @@ use crate::offline::{Options, answer};
 use crate::view::stderr::talk;
 
 #[expect(clippy::disallowed_methods, reason = "as a provider it is a program of its own")]
-pub fn main(options: &Options) -> ExitCode {
+pub(super) fn main(options: &Options) -> ExitCode {
     let mut prompt = Vec::new();
     if let Err(error) = std::io::stdin().lock().read_to_end(&mut prompt) {
         talk(format_args!("error: cannot read the prompt: {error}"));

@@ -16,13 +16,13 @@ use crate::view::{self, Gate, gates_of};
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct PendingArgs {
+pub(super) struct PendingArgs {
     /// One run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
 }
 
-pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let workspace = common::open_workspace(&around)?;
     let runs = match &args.run {
@@ -102,7 +102,7 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
 
 /// Prints the gates of a run that has just paused, with the commands to continue. Ignores
 /// `--quiet`.
-pub fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
+pub(super) fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
     for gate in gates_of(&around.workspace, plan, run) {
         talk(show(&gate).trim_end());
     }

@@ -11,21 +11,21 @@ use crate::base::ids::counted;
 use crate::disk;
 use crate::workflow::Plan;
 
-pub struct Processed<'a> {
+pub(super) struct Processed<'a> {
     workspace: &'a Path,
     name: String,
     dir: PathBuf,
 }
 
 impl<'a> Processed<'a> {
-    pub fn of(around: &'a Surroundings, plan: &Plan) -> Self {
+    pub(super) fn of(around: &'a Surroundings, plan: &Plan) -> Self {
         let name = plan.dirs.processed.clone();
         Processed { workspace: &around.workspace, dir: around.workspace.join(&name), name }
     }
 
     /// Fails unless the directory is inside the workspace, is not the workspace itself, and does
     /// not overlap `.orchestrate`. A missing directory passes.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         let real = match self.dir.canonicalize() {
             Ok(real) => real,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -48,13 +48,13 @@ impl<'a> Processed<'a> {
     }
 
     /// Describes the effect of [`clean`](Self::clean).
-    pub fn would_clean(&self) -> String {
+    pub(super) fn would_clean(&self) -> String {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().count();
         format!("first empty `{}`, which has {entries} in it", self.name)
     }
 
     /// Describes the effect of [`archive`](Self::archive).
-    pub fn would_archive(&self, destination: &Path) -> String {
+    pub(super) fn would_archive(&self, destination: &Path) -> String {
         match destination.as_os_str().is_empty() {
             true => format!("pack `{}` into `processed.zip` of the run after success", self.name),
             false => format!("pack `{}` into `{}` after success", self.name, destination.display()),
@@ -62,7 +62,7 @@ impl<'a> Processed<'a> {
     }
 
     /// Empties the directory. Does nothing if it is missing.
-    pub fn clean(&self) -> Result<(), Failure> {
+    pub(super) fn clean(&self) -> Result<(), Failure> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -83,7 +83,7 @@ impl<'a> Processed<'a> {
 
     /// Fails if the archive would be inside the directory it archives, or if its path is not a
     /// regular file.
-    pub fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
+    pub(super) fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
         self.check()?;
         if destination.as_os_str().is_empty() {
             return Ok(());
@@ -110,7 +110,7 @@ impl<'a> Processed<'a> {
     }
 
     /// Writes the archive atomically: to a temporary file, which is then renamed.
-    pub fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
+    pub(super) fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
         let target = match destination.as_os_str().is_empty() {
             true => run_root.join("processed.zip"),
             false => self.workspace.join(destination),

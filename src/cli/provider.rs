@@ -16,7 +16,7 @@ use crate::workflow::plan::Provider;
 use crate::yaml::problem::nearest;
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum ProviderVerb {
+pub(super) enum ProviderVerb {
     /// Show the providers of the settings: how they are read, their programs and versions
     Ls,
     /// Say whether a provider can be used; asks it something only on a server of this machine
@@ -28,7 +28,7 @@ pub enum ProviderVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct TestArgs {
+pub(super) struct TestArgs {
     /// The provider, as the settings call it
     #[arg(value_name = "PROVIDER")]
     pub name: String,
@@ -73,7 +73,7 @@ struct TestView {
     not_checked: Vec<String>,
 }
 
-pub fn main(verb: &ProviderVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &ProviderVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let signals = signals::listen()?;
     exec::become_subreaper()

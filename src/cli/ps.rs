@@ -17,7 +17,7 @@ use crate::view::{
 const RUNS: usize = 100;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct PsArgs {}
+pub(super) struct PsArgs {}
 
 /// A running execution.
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ struct Execution {
     attempt: u32,
 }
 
-pub fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue)?;

@@ -13,7 +13,7 @@ use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
 use crate::view::{self, Board, Found, PlaceView, TaskView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum QueueVerb {
+pub(super) enum QueueVerb {
     /// Show the tasks that wait or are being executed
     Ls(LsArgs),
     /// Show one task: what it asks for, where it is, how it went
@@ -29,7 +29,7 @@ pub enum QueueVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct LsArgs {
+pub(super) struct LsArgs {
     /// One agent only
     #[arg(value_name = "AGENT")]
     pub agent: Option<String>,
@@ -42,20 +42,20 @@ pub struct LsArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct TaskArg {
+pub(super) struct TaskArg {
     /// The task: its id or the beginning of it
     #[arg(value_name = "TASK")]
     pub task: String,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct AgentArg {
+pub(super) struct AgentArg {
     #[arg(value_name = "AGENT")]
     pub agent: String,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct PauseArgs {
+pub(super) struct PauseArgs {
     #[arg(value_name = "AGENT")]
     pub agent: String,
     /// Why, for those who wonder
@@ -63,7 +63,7 @@ pub struct PauseArgs {
     pub reason: String,
 }
 
-pub fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     match verb {
         QueueVerb::Ls(args) => list(args, &around),
@@ -259,7 +259,7 @@ fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
 }
 
 /// Puts an ended free task back into its inbox. Refuses tasks of a run: only the run repeats them.
-pub fn requeue(
+pub(super) fn requeue(
     around: &Surroundings,
     queue: &FsQueue,
     board: &Board,

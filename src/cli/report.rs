@@ -12,10 +12,10 @@ use crate::report::{self, Amount, Report};
 use crate::view::Board;
 
 /// File name of the report in the run's directory.
-pub const FILE: &str = "report.html";
+pub(crate) const FILE: &str = "report.html";
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// The run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
@@ -24,7 +24,7 @@ pub struct ReportArgs {
     pub output: Option<PathBuf>,
 }
 
-pub fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
+pub(crate) fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let (id, _) = common::find_run(&around, &args.run)?;
     let queue = show::queue_if_any(&around)?;
@@ -44,7 +44,7 @@ pub fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Writes the report of a run, by default into its directory. Returns the path of the file.
-pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Failure> {
     let report = tell(board, id)?;
     let root = board.run_root(id);
     let file = to.map_or_else(|| root.join(FILE), Path::to_owned);

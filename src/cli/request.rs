@@ -28,7 +28,7 @@ use crate::yaml;
 use crate::yaml::without_bom;
 
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct RequestArgs {
+pub(super) struct RequestArgs {
     /// What is wanted: `$ARGUMENTS` in a workflow of nodes; `-` reads standard input
     #[arg(short, long, value_name = "TEXT")]
     pub message: Option<String>,
@@ -48,7 +48,7 @@ pub struct RequestArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum IsolationArg {
+pub(super) enum IsolationArg {
     /// In a worktree of its own, on a branch of its own
     Worktree,
     /// In the workspace
@@ -56,7 +56,7 @@ pub enum IsolationArg {
 }
 
 /// A file that a workflow consists of, with its content when the run was created.
-pub struct Kept {
+pub(crate) struct Kept {
     pub part: Part,
     pub from: PathBuf,
     pub text: Vec<u8>,
@@ -66,7 +66,7 @@ pub struct Kept {
 /// the others.
 ///
 /// A missing file is a warning if an earlier node of the plan may write it.
-pub fn look_for(
+pub(super) fn look_for(
     around: &Surroundings,
     file: &str,
     plan: Option<&Plan>,
@@ -103,7 +103,7 @@ pub fn look_for(
 }
 
 /// Returns warnings about the command files and scripts among `kept`.
-pub fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
+pub(super) fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
     let mut found = Vec::new();
     for Kept { part, from, text } in kept.iter().filter(|k| k.part.kind == PartKind::Command) {
         let text = String::from_utf8_lossy(text);
@@ -143,14 +143,14 @@ fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Prob
 }
 
 /// Returns the directories that are searched for the files of a workflow.
-pub fn library(around: &Surroundings, file: Option<&str>) -> Library {
+pub(super) fn library(around: &Surroundings, file: Option<&str>) -> Library {
     let path = file.map(|file| workflow_path(around, Path::new(file)));
     let beside = path.and_then(|path| path.parent().map(Path::to_owned));
     Library { workspace: around.workspace.clone(), beside, home: home(around) }
 }
 
 /// Returns the user's home directory.
-pub fn home(around: &Surroundings) -> Option<PathBuf> {
+pub(super) fn home(around: &Surroundings) -> Option<PathBuf> {
     around.environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
@@ -161,7 +161,7 @@ impl RequestArgs {
     }
 
     /// Returns the message. Reads it from standard input if the flag is `-`.
-    pub fn message(&self) -> Result<Option<String>, Failure> {
+    pub(super) fn message(&self) -> Result<Option<String>, Failure> {
         if self.message.as_deref() != Some("-") {
             return Ok(self.message.clone());
         }
@@ -218,7 +218,7 @@ impl RequestArgs {
     }
 
     /// Returns the request of a run of this plan, or `None` for a `steps:` workflow without beads.
-    pub fn of(
+    pub(super) fn of(
         &self,
         around: &Surroundings,
         plan: &Plan,
@@ -333,7 +333,7 @@ fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
 
 /// Reads the beads that steps name. Returns them by name, and the problems of those that cannot be
 /// read.
-pub fn look_for_beads(
+pub(super) fn look_for_beads(
     workspace: &Workspace,
     around: &Surroundings,
     named: &[StepBead],
@@ -372,7 +372,7 @@ fn in_workspace<'a>(around: &Surroundings, name: &'a str) -> Cow<'a, str> {
 }
 
 /// Reads the current content of a bead.
-pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
+pub(super) fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
     let workspace = super::common::open_workspace(around)?;
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
@@ -385,7 +385,7 @@ pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
 /// Returns the file of the grimoire for a bead: from the bead's label, else from the workspace's
 /// mapping for its type, else the default. The author of a bead is not trusted, so a bead can name
 /// a grimoire but never a file.
-pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failure> {
+pub(super) fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failure> {
     let (name, by) = named_for(around, bead)?;
     if let Some(fault) = name_fault(&name) {
         let message = format!("`{name}` cannot name a grimoire: {fault}");

@@ -32,7 +32,7 @@ use crate::view::progress::TextReport;
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ResumeArgs {
+pub(super) struct ResumeArgs {
     /// The run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
@@ -51,19 +51,23 @@ pub struct ResumeArgs {
 
 /// Reason to continue a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(super) enum Why {
     /// A user asked to continue it.
     Asked,
     /// A user answered a gate. The run continues as if it had had a driver all the time.
     Answered,
 }
 
-pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     take_up(args, common, Why::Asked)
 }
 
 /// Continues a run without a driver, as far as an answered gate allows.
-pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result<u8, Failure> {
+pub(super) fn after_answer(
+    id: &RunId,
+    options: &RunOptions,
+    common: &Common,
+) -> Result<u8, Failure> {
     let (run, options) = (id.to_string(), options.clone());
     let args =
         ResumeArgs { run, force_restart: false, repair: false, accept_changes: false, options };
@@ -149,7 +153,7 @@ fn is_of_fleet(root: &Path) -> bool {
 }
 
 /// Takes ownership of a run without a driver. Locks it, and loads its own settings, plan and state.
-pub fn own(
+pub(super) fn own(
     around: &mut Surroundings,
     id: &RunId,
     root: &Path,
@@ -190,7 +194,7 @@ pub fn own(
 }
 
 /// Reports that an ended run needs no work. Returns the exit code for its status.
-pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
+pub(super) fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
     let Owned { plan, run, mut store, .. } = owned;
     let id = &run.id;
     let (code, word) = match run.status {
@@ -211,7 +215,7 @@ pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure>
 }
 
 /// Drives a run that this process owns.
-pub fn go_on(
+pub(super) fn go_on(
     around: &Surroundings,
     mut owned: Owned,
     root: &Path,
@@ -241,7 +245,7 @@ fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
 
 /// Records that a run continues: if a user asked for it, and the policy if it changed. Without this
 /// event, a coordinator does not restart an ended run.
-pub fn record_resumed(
+pub(super) fn record_resumed(
     around: &Surroundings,
     owned: &mut Owned,
     options: &RunOptions,
@@ -407,7 +411,7 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
 
 /// Decides which workflow a stopped run continues with: its own copy or, with `accept`, the edited
 /// file. A refusal comes before any change to the run.
-pub fn settle_source(
+pub(super) fn settle_source(
     around: &Surroundings,
     owned: &mut Owned,
     accept: bool,
@@ -478,7 +482,7 @@ pub fn settle_source(
 /// Checks that the workflow file is unchanged since the run was created. A changed file is an
 /// error; for a graph it is a warning, and the run continues with its own copy. Call it before
 /// changing anything of the run.
-pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
+pub(super) fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
     warn_of_parts(around, run);
     let file = &run.origin.workflow_file;
     if grimoires::is_built_in(file) {

@@ -23,7 +23,7 @@ use crate::view::{Board, Life};
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RetryArgs {
+pub(super) struct RetryArgs {
     /// A run or a free task: its id or the beginning of it; `latest` is the newest run
     #[arg(value_name = "RUN|TASK")]
     pub target: String,
@@ -37,7 +37,7 @@ pub struct RetryArgs {
     pub options: RunOptions,
 }
 
-pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
@@ -159,7 +159,7 @@ fn hand_over(
 }
 
 /// Fails if a live process may be driving the run. Releases a run whose owner is dead.
-pub fn free_from_the_dead(
+pub(super) fn free_from_the_dead(
     around: &Surroundings,
     queue: &Arc<FsQueue>,
     board: &Board,
@@ -197,7 +197,7 @@ pub fn free_from_the_dead(
     }
 }
 
-pub fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
+pub(super) fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
     if plan.root.find(step).is_some() {
         return Ok(());
     }
@@ -232,7 +232,7 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
 }
 
 /// Returns the top-level steps that are executed again if a run continues from `step`.
-pub fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
+pub(super) fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
     match (plan.root.find(step), &plan.root.edges) {
         (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
         // In a sequence, no step is independent of another.

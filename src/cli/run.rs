@@ -20,7 +20,7 @@ use crate::yaml;
 use crate::yaml::without_bom;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     /// The workflow file, or the name of a grimoire [default with --bead: the grimoire for it]
     #[arg(value_name = "WORKFLOW")]
     pub workflow: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct RunArgs {
 
 /// Where `${context.*}` comes from beside the workflow.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct ContextArgs {
+pub(super) struct ContextArgs {
     /// A variable, `${context.KEY}` in a workflow and `{{.KEY}}` in a spell; wins over the file
     #[arg(long = "context", value_name = "KEY=VALUE")]
     pub pairs: Vec<String>,
@@ -60,12 +60,12 @@ pub struct ContextArgs {
 
 impl ContextArgs {
     /// Returns the workflow's own context, overridden by the file, overridden by the flags.
-    pub fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
+    pub(super) fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
         self.over(plan.context.clone())
     }
 
     /// Refuses variables that this workflow cannot read.
-    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    pub(super) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let given = self.file.is_some() || !self.pairs.is_empty();
         let mut spells = false;
         plan.root.walk(&mut |step| spells |= step.casts());
@@ -79,7 +79,11 @@ impl ContextArgs {
     }
 
     /// Warns about variables that the workflow does not read.
-    pub fn tell_unused(&self, around: &Surroundings, loaded: &Loaded) -> Result<(), Failure> {
+    pub(super) fn tell_unused(
+        &self,
+        around: &Surroundings,
+        loaded: &Loaded,
+    ) -> Result<(), Failure> {
         if self.file.is_none() && self.pairs.is_empty() {
             return Ok(());
         }
@@ -91,7 +95,10 @@ impl ContextArgs {
     }
 
     /// Returns `context`, overridden by the file, overridden by the flags.
-    pub fn over(&self, mut context: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+    pub(super) fn over(
+        &self,
+        mut context: Map<String, Value>,
+    ) -> Result<Map<String, Value>, Failure> {
         if let Some(path) = &self.file {
             context.extend(read_context(path)?);
         }
@@ -133,7 +140,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.detach {
         return submit::detach(args, common);
     }
@@ -156,7 +163,7 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// A checked workflow and its inputs, ready to run.
-pub struct Ready {
+pub(super) struct Ready {
     pub loaded: Loaded,
     pub context: Map<String, Value>,
     /// Path of the archive. Empty for the default path, in the run's directory.
@@ -165,7 +172,7 @@ pub struct Ready {
 }
 
 /// Checks everything about a run before it is created. Returns `None` for a dry run.
-pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
+pub(super) fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
     let (workflow, archive) = sort_out(around, args)?;
     if args.clean_processed && (args.fleet || args.detach) {
         // Other runs may be waiting for results in that directory.
@@ -235,7 +242,7 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
     }
 }
 
-pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
+pub(super) fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
     if around.common.quiet {
         return;
     }

@@ -10,7 +10,7 @@ use crate::base::ids::shown;
 use crate::yaml::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RunStepArgs {
+pub(super) struct RunStepArgs {
     /// The step, by its name at the top level of the workflow
     #[arg(value_name = "STEP")]
     pub step: String,
@@ -23,7 +23,7 @@ pub struct RunStepArgs {
     pub options: RunOptions,
 }
 
-pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let loaded = common::load(&around, &args.workflow)?;
     args.options.check(&loaded.plan, Driver::Alone)?;

@@ -7,7 +7,7 @@ use super::{Common, Failure};
 use crate::workflow::schema::render::{Topic, schema};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct SchemaArgs {
+pub(super) struct SchemaArgs {
     /// What to print the schema of; without it, those that there are
     #[arg(value_name = "TOPIC", value_parser = parse)]
     pub topic: Option<Topic>,
@@ -20,7 +20,7 @@ fn parse(name: &str) -> Result<Topic, String> {
     found.map(|(_, topic)| *topic).ok_or_else(|| format!("it is one of {}", names.join(", ")))
 }
 
-pub fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
     match args.topic {
         // The output is JSON in both cases; without `--json` it is indented for readability.
         Some(topic) => {

@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     /// Where to listen; port 0 is any that is free
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
     pub listen: SocketAddr,
@@ -47,7 +47,7 @@ pub struct ServeArgs {
     pub name: Vec<String>,
 }
 
-pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let mut names = args.name.clone();
     if !args.listen.ip().is_loopback() {

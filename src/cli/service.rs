@@ -64,7 +64,7 @@ const OF_THE_MACHINE: [&str; 28] = [
 ];
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum ServiceVerb {
+pub(super) enum ServiceVerb {
     /// Write the units for this workspace and this program
     Install(ServiceArgs),
     /// Remove the units that were written
@@ -74,7 +74,7 @@ pub enum ServiceVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ServiceArgs {
+pub(super) struct ServiceArgs {
     /// For this user [default; root must choose `--user` or `--system`]
     #[arg(long, conflicts_with = "system")]
     pub user: bool,
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     let (ServiceVerb::Install(args) | ServiceVerb::Uninstall(args) | ServiceVerb::Status(args)) =
         verb;
     let around = Surroundings::look(common)?;

@@ -20,7 +20,7 @@ use crate::view::stderr::{Tamed, talk};
 use crate::view::{Board, Found, Lookup, RunView, Standing, remark, why_queued};
 
 /// Opens the queue of the workspace, or returns `None` if it has none. Never creates a queue.
-pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
+pub(crate) fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
     let layout = Layout::new(&around.workspace);
     let there = queue::has_queue(&*disk::machine(), &layout);
     match there.map_err(|error| fleet::cannot_open(around, &error))? {
@@ -31,7 +31,7 @@ pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failu
 
 /// Returns the fleet run that may currently change the checkout, if a process drives it. Also
 /// returns `None` if the queue is unreadable: that must not block a run that needs no fleet.
-pub fn run_with_turn(around: &Surroundings) -> Option<String> {
+pub(crate) fn run_with_turn(around: &Surroundings) -> Option<String> {
     let dir = Layout::new(&around.workspace).checkout();
     let names = disk::confirmed(&[&dir], || std::fs::read_dir(&dir)).ok()?.flatten();
     let mut turns = names.filter_map(|entry| Turn::parse(entry.file_name().to_str()?));
@@ -41,30 +41,30 @@ pub fn run_with_turn(around: &Surroundings) -> Option<String> {
 }
 
 /// Opens the queue of the workspace. Fails if the workspace has none.
-pub fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+pub(crate) fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     queue_if_any(around)?.ok_or_else(|| {
         Failure::new(2, "this workspace has no queue: nothing was ever put out in it")
             .hint("`orchestrate worker AGENT` begins to serve an inbox")
     })
 }
 
-pub fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+pub(crate) fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
     let config = around.config.clone();
     Board::look(workspace, &around.state_dir, queue, config).map_err(|error| unreadable(&error))
 }
 
 /// Returns true if `file` is `-`, which means standard output.
-pub fn is_stdout(file: &Path) -> bool {
+pub(crate) fn is_stdout(file: &Path) -> bool {
     file == Path::new("-")
 }
 
 /// Reports why a followed run makes no progress, once for each reason.
 #[derive(Default)]
-pub struct Waits(Option<String>);
+pub(crate) struct Waits(Option<String>);
 
 impl Waits {
-    pub fn say(&mut self, around: &Surroundings, board: &Board, id: &RunId) {
+    pub(crate) fn say(&mut self, around: &Surroundings, board: &Board, id: &RunId) {
         let view = board.run(id);
         let why = match view.state {
             Standing::Queued => why_queued(&view),
@@ -79,7 +79,7 @@ impl Waits {
 }
 
 /// Reports the state of a run after the user followed it.
-pub fn say_standing(around: &Surroundings, run: &RunView) {
+pub(crate) fn say_standing(around: &Surroundings, run: &RunView) {
     around.say(standing(run));
 }
 
@@ -90,12 +90,12 @@ fn standing(run: &RunView) -> String {
 }
 
 /// Reports the providers that are parked.
-pub fn say_parked(around: &Surroundings, board: &Board) {
+pub(crate) fn say_parked(around: &Surroundings, board: &Board) {
     board.parked.iter().for_each(|parked| around.say(parking::told(parked)));
 }
 
 /// Warns about each inbox file that workers ignore, with the reason. `None` checks all agents.
-pub fn say_ignored(around: &Surroundings, agent: Option<&str>) {
+pub(crate) fn say_ignored(around: &Surroundings, agent: Option<&str>) {
     let inboxes = Layout::new(&around.workspace).inboxes();
     let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
     let mut agents: Vec<String> =
@@ -110,13 +110,13 @@ pub fn say_ignored(around: &Surroundings, agent: Option<&str>) {
 }
 
 /// Returns the failure for an unreadable queue.
-pub fn unreadable(error: &std::io::Error) -> Failure {
+pub(crate) fn unreadable(error: &std::io::Error) -> Failure {
     Failure::new(1, format!("cannot look into the queue: {error}"))
         .hint("`orchestrate doctor` tells more")
 }
 
 /// The object that a name on the command line refers to.
-pub enum Target {
+pub(crate) enum Target {
     Run(RunId),
     Task(Found),
     /// A dropped file that is not yet a task.
@@ -124,7 +124,7 @@ pub enum Target {
 }
 
 /// Resolves a run or a task by its id or a prefix of its id.
-pub fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target, Failure> {
+pub(crate) fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target, Failure> {
     match common::find_run(around, name) {
         Ok((id, _)) => Ok(Target::Run(id)),
         // Run ids start with a year and task ids with a zero, so a name cannot match both.
@@ -148,12 +148,12 @@ fn aside(board: &Board, name: &str) -> Option<Aside> {
 }
 
 /// Returns the failure for a command on a dropped file that is not yet a task.
-pub fn no_task_yet(board: &Board, aside: &Aside) -> Failure {
+pub(crate) fn no_task_yet(board: &Board, aside: &Aside) -> Failure {
     Failure::new(1, board.why_aside(aside)).hint("try again when it is")
 }
 
 /// Resolves a task by its id or a prefix of its id.
-pub fn task(board: &Board, name: &str) -> Result<Found, Failure> {
+pub(crate) fn task(board: &Board, name: &str) -> Result<Found, Failure> {
     find_task(board, name)?.ok_or_else(|| match aside(board, name) {
         Some(aside) => no_task_yet(board, &aside),
         None => Failure::new(2, format!("there is no task `{name}`"))
@@ -175,18 +175,18 @@ fn find_task(board: &Board, name: &str) -> Result<Option<Found>, Failure> {
 }
 
 /// Writes data to stdout. A closed pipe is not an error.
-pub fn put(text: &str) -> Result<(), Failure> {
+pub(crate) fn put(text: &str) -> Result<(), Failure> {
     put_or_stop(text).map(|_| ())
 }
 
 /// Writes data to stdout. Returns false if the pipe is closed, so that the caller can stop.
-pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
+pub(crate) fn put_or_stop(text: &str) -> Result<bool, Failure> {
     let mut out = Tamed::stdout();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Converts the result of a write. Returns false if the pipe is closed.
-pub fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
+pub(crate) fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
     match outcome {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
@@ -195,17 +195,17 @@ pub fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
 }
 
 /// Writes one line to stdout.
-pub fn put_line(line: impl std::fmt::Display) -> Result<(), Failure> {
+pub(crate) fn put_line(line: impl std::fmt::Display) -> Result<(), Failure> {
     put(&format!("{line}\n"))
 }
 
 /// Writes one JSON document: the schema, then the fields of `body`.
-pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
+pub(crate) fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
     put(&format!("{}\n", document(schema, body)))
 }
 
 /// Returns one JSON document: the schema, then the fields of `body`.
-pub fn document(schema: &str, body: impl Serialize) -> Value {
+pub(crate) fn document(schema: &str, body: impl Serialize) -> Value {
     let mut document = json!({ "schema": schema });
     if let (Some(document), Ok(Value::Object(body))) =
         (document.as_object_mut(), serde_json::to_value(body))
@@ -216,7 +216,7 @@ pub fn document(schema: &str, body: impl Serialize) -> Value {
 }
 
 /// Formats rows as aligned columns. Two spaces precede each column.
-pub fn table(rows: &[Vec<String>]) -> String {
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

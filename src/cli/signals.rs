@@ -13,14 +13,14 @@ use super::Failure;
 use crate::exec::{self, Stop};
 
 /// The signal state of this process.
-pub struct Signals {
+pub(crate) struct Signals {
     pub stop: Stop,
     first: Arc<AtomicI32>,
 }
 
 impl Signals {
     /// Returns the exit code of a stopped process: 128 plus the first signal received.
-    pub fn code(&self) -> u8 {
+    pub(crate) fn code(&self) -> u8 {
         let signal = match self.first.load(Ordering::SeqCst) {
             0 => SIGTERM,
             signal => signal,
@@ -32,7 +32,7 @@ impl Signals {
 impl Signals {
     /// Treats the end of standard input as a second signal. The parent process holds the other end
     /// of the pipe, so the end of input means that the parent is gone.
-    pub fn heed_leash(&self) {
+    pub(crate) fn heed_leash(&self) {
         let stop = self.stop.clone();
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Exits at the first signal, after terminating all child processes. For verbs that may stop at any
 /// point because the next invocation continues the work. A `git` process that survived would keep
 /// the locks that it was given.
-pub fn end_with_children() -> Result<(), Failure> {
+pub(super) fn end_with_children() -> Result<(), Failure> {
     let signals = listen()?;
     std::thread::spawn(move || {
         while signals.stop.sleep(Duration::from_secs(3600)) {}
@@ -59,7 +59,7 @@ pub fn end_with_children() -> Result<(), Failure> {
 
 /// Installs the signal handlers, makes this process the subreaper of its descendants, and makes
 /// child processes die with this process.
-pub fn listen() -> Result<Signals, Failure> {
+pub(super) fn listen() -> Result<Signals, Failure> {
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
     let stop = Stop::new().map_err(failed)?;
     let first = Arc::new(AtomicI32::new(0));

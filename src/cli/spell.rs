@@ -18,7 +18,7 @@ use crate::workflow::{Problem, is_variable};
 use crate::yaml::without_bom;
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum SpellVerb {
+pub(super) enum SpellVerb {
     /// Print the text that a spell renders to, and nothing else
     Render(RenderArgs),
     /// Print what an agent's answer says about itself, as JSON
@@ -27,7 +27,7 @@ pub enum SpellVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RenderArgs {
+pub(super) struct RenderArgs {
     /// The name of a spell, or a file
     #[arg(value_name = "SPELL|FILE")]
     pub spell: String,
@@ -42,7 +42,7 @@ pub struct RenderArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ParseArgs {
+pub(super) struct ParseArgs {
     /// The file of the answer; `-` is standard input
     #[arg(value_name = "FILE", default_value = "-")]
     pub answer: PathBuf,
@@ -56,7 +56,7 @@ pub struct ParseArgs {
 
 /// What providers print.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Form {
+pub(super) enum Form {
     /// The answer and nothing else
     Text,
     ClaudeJson,
@@ -79,7 +79,7 @@ impl Form {
     }
 }
 
-pub fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     match verb {
         SpellVerb::Render(args) => render(args, &around),

@@ -14,7 +14,7 @@ use crate::view::rows::{inbox_row, owner_line, run_row, step_rows, worker_row};
 use crate::view::{self, Board, InboxView, RunDetail, RunView, WorkerView};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// One run and its steps: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
@@ -25,7 +25,7 @@ pub struct StatusArgs {
 
 /// The overview of a workspace, as `--json` prints it.
 #[derive(Serialize)]
-pub struct Overview {
+pub(crate) struct Overview {
     pub runs: Vec<RunView>,
     /// Total number of runs.
     pub runs_kept: usize,
@@ -44,7 +44,7 @@ impl Overview {
         seen && parked.is_empty() && *failed_tasks == 0
     }
 
-    pub fn look(board: &Board, limit: usize) -> std::io::Result<Overview> {
+    pub(crate) fn look(board: &Board, limit: usize) -> std::io::Result<Overview> {
         let ids = board.run_ids();
         Ok(Overview {
             runs: ids.iter().take(limit).map(|id| board.run(id)).collect(),
@@ -57,7 +57,7 @@ impl Overview {
     }
 }
 
-pub fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
+pub(crate) fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue)?;

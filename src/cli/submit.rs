@@ -15,7 +15,7 @@ use crate::store::snapshot;
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct SubmitArgs {
+pub(super) struct SubmitArgs {
     /// The workflow file, or the name of a grimoire [default with --bead: the grimoire for it]
     #[arg(value_name = "WORKFLOW")]
     workflow: Option<PathBuf>,
@@ -46,7 +46,7 @@ enum OnErrorAlone {
     Continue,
 }
 
-pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
     let on_error = args.on_error.map(|choice| match choice {
         OnErrorAlone::Stop => OnErrorArg::Stop,
         OnErrorAlone::Continue => OnErrorArg::Continue,
@@ -73,7 +73,7 @@ pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Creates and enqueues a run without waiting for it. Implements `submit` and `run --detach`.
-pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     fleet::check_state_dir(&around)?;
     if args.archive_processed.is_some() {
@@ -112,7 +112,7 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Creates a run and enqueues its task for a coordinator.
-pub fn put_out(
+pub(super) fn put_out(
     around: &Surroundings,
     queue: &FsQueue,
     new: NewRun,

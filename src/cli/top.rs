@@ -17,7 +17,7 @@ use crate::top::terminal::{self, Came, Screen as Tty, Waker};
 use crate::top::{Look, Screen, Seen, State, Wish, doing, draw, update};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct TopArgs {
+pub(super) struct TopArgs {
     /// Open one run: its id, the beginning of it, or `latest`
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
@@ -35,7 +35,7 @@ enum News {
 /// Time to wait for the result of an action. A step that is being stopped gets time to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     if around.common.json {
         return Err(Failure::new(2, "`top` is a screen for people and has no `--json`")
@@ -63,7 +63,7 @@ pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Takes over the terminal and shows the dashboard until the user leaves or `enough` returns true.
-pub fn show(
+pub(super) fn show(
     around: &Surroundings,
     state: State,
     stop: &Stop,
@@ -89,7 +89,7 @@ pub fn show(
 }
 
 /// Returns true if the terminal can show the dashboard.
-pub fn is_fit(around: &Surroundings) -> bool {
+pub(super) fn is_fit(around: &Surroundings) -> bool {
     terminal::is_there() && !around.is_dumb()
 }
 
@@ -110,7 +110,7 @@ fn wake_on_stop(stop: Stop, waker: Waker) {
 
 /// Reason why the dashboard was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub(super) enum Left {
     Wished,
     /// `enough` returned true.
     Seen,

@@ -12,7 +12,7 @@ use crate::health::fsck::Calm;
 use crate::view::stderr::talk;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct TortureArgs {
+pub(super) struct TortureArgs {
     /// What happens follows from this number [default: a new one]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -43,7 +43,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-pub fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let seed = args.seed.unwrap_or_else(|| crate::fleet::member::chance() % 1_000_000);
     around.say(format!("seed {seed}"));

@@ -19,7 +19,7 @@ use crate::base::text::colored;
 use crate::exec::{Daemon, How, Stop};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct UpArgs {
+pub(super) struct UpArgs {
     /// The agents to start a worker for [default: all that the settings name]
     #[arg(long, value_name = "AGENT,...", value_delimiter = ',')]
     pub agents: Vec<String>,
@@ -33,7 +33,7 @@ const COLOURS: [&str; 6] = ["36", "33", "35", "32", "34", "31"];
 /// Maximum length of a forwarded line. A longer line is split.
 const LINE: u64 = 64 << 10;
 
-pub fn main(args: &UpArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &UpArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     fleet::check_state_dir(&around)?;
     let agents = agents(args, &around)?;
@@ -248,7 +248,7 @@ fn in_words(how: How) -> String {
 }
 
 /// Returns the arguments of a child: its verb and the global flags of this process.
-pub fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
+pub(super) fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
     let verb: &[&str] = match name {
         COORDINATOR => &["coordinator", "--leash"],
         agent => &["worker", "--leash", agent],

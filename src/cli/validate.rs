@@ -14,7 +14,7 @@ use crate::view::stderr::talk;
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct ValidateArgs {
+pub(super) struct ValidateArgs {
     /// The workflow files
     #[arg(value_name = "WORKFLOW", required = true)]
     pub workflows: Vec<PathBuf>,
@@ -27,14 +27,14 @@ pub struct ValidateArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     /// The line, and what is wrong in it
     Text,
     /// One command for each problem, which puts it beside the line in a review
     Github,
 }
 
-pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let workspace = common::open_workspace(&around)?;
     let mut code = 0;

@@ -14,7 +14,7 @@ use crate::disk::hint::{Bell, Hints};
 use crate::exec::Stop;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct WatchArgs {
+pub(super) struct WatchArgs {
     /// The workflow file
     #[arg(value_name = "WORKFLOW")]
     pub workflow: PathBuf,
@@ -31,7 +31,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// Poll interval, for changes without a notification (for example from another machine).
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     // Standard input can be read only once, so read it here for all runs.
     let mut args = args.clone();

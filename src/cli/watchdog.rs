@@ -57,7 +57,7 @@ fn voice(verb: &Verb) -> Voice {
 }
 
 /// Starts to watch the volumes that a verb uses. Costs one thread, which sleeps at first.
-pub fn start(verb: &Verb, common: &Common) {
+pub(super) fn start(verb: &Verb, common: &Common) {
     let voice = voice(verb);
     if voice == Voice::None {
         return;
@@ -70,7 +70,7 @@ pub fn start(verb: &Verb, common: &Common) {
 }
 
 /// Sends reports to `listener`, or to stderr if `None`.
-pub fn divert(listener: Option<Listener>) {
+pub(super) fn divert(listener: Option<Listener>) {
     *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
 }
 
@@ -88,7 +88,7 @@ fn places(state_dir: Option<PathBuf>) -> Vec<PathBuf> {
 }
 
 /// Returns the workspace path as it was given, without accessing a volume.
-pub fn workspace() -> PathBuf {
+pub(super) fn workspace() -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     set("ORCHESTRATE_WORKSPACE").map_or(here.clone(), |path| here.join(path))
 }

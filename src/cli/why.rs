@@ -10,7 +10,7 @@ use crate::base::program_name::ORCHESTRATE;
 use crate::view::{self, Board, Found};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct WhyArgs {
+pub(super) struct WhyArgs {
     /// A run or a task: its id or the beginning of it; `latest` is the newest run
     #[arg(value_name = "RUN|TASK", default_value = "latest")]
     pub target: String,
@@ -19,7 +19,7 @@ pub struct WhyArgs {
     pub step: Option<String>,
 }
 
-pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue)?;

@@ -12,7 +12,7 @@ use crate::fleet::worker::{self, Setup, Until};
 use crate::yaml::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct WorkerArgs {
+pub(super) struct WorkerArgs {
     /// The agent whose inbox is served: tasks in inbox/AGENT/
     #[arg(value_name = "AGENT")]
     pub agent: String,
@@ -42,7 +42,7 @@ fn warn_of_unknown(around: &Surroundings, agent: &str) {
     }
 }
 
-pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let credentials = fleet::take_credentials(&mut around)?;
     if let Some(fault) = name_fault(&args.agent) {

@@ -14,7 +14,7 @@ use crate::view::rows::worker_row;
 use crate::view::{Life, WorkerView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum WorkersVerb {
+pub(super) enum WorkersVerb {
     /// Show workers and coordinators, dead ones included
     Ls,
     /// Ask workers to finish what they have begun, take nothing new, and end
@@ -31,7 +31,7 @@ pub enum WorkersVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct DrainArgs {
+pub(super) struct DrainArgs {
     /// A worker by its id, as `workers ls` shows it, or the beginning of that; or an agent, for
     /// all of its workers
     #[arg(value_name = "WORKER|AGENT", conflicts_with = "all")]
@@ -41,7 +41,7 @@ pub struct DrainArgs {
     pub all: bool,
 }
 
-pub fn main(verb: &WorkersVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &WorkersVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     match verb {
         WorkersVerb::Ls => list(&around),

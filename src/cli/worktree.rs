@@ -18,7 +18,7 @@ use crate::worktree::{
 };
 
 #[derive(clap::Subcommand, Clone, Debug)]
-pub enum WorktreeVerb {
+pub(super) enum WorktreeVerb {
     /// Show the worktrees of beads: where they stand, what is in them, who works there
     Ls,
     /// Make the worktree of a bead, or take up the one that is there
@@ -36,14 +36,14 @@ pub enum WorktreeVerb {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct IdArg {
+pub(super) struct IdArg {
     /// The bead's id
     #[arg(value_name = "ID")]
     pub id: String,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct AddArgs {
+pub(super) struct AddArgs {
     /// The bead: its id, or its file
     #[arg(value_name = "ID|FILE")]
     pub bead: String,
@@ -54,7 +54,7 @@ pub struct AddArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CheckpointArgs {
+pub(super) struct CheckpointArgs {
     #[command(flatten)]
     pub id: IdArg,
     /// What the commit's message calls the step
@@ -63,7 +63,7 @@ pub struct CheckpointArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct MergeArgs {
+pub(super) struct MergeArgs {
     #[command(flatten)]
     pub id: IdArg,
     /// Merge only if the review diff has this digest
@@ -89,7 +89,7 @@ pub struct MergeArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RmArgs {
+pub(super) struct RmArgs {
     #[command(flatten)]
     pub id: IdArg,
     /// Remove it although it has work that is nowhere else, after saving everything under a ref
@@ -101,7 +101,7 @@ pub struct RmArgs {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct RecoverArgs {
+pub(super) struct RecoverArgs {
     /// The bead's id, for the latest that was saved of it, or ID/STAMP
     #[arg(value_name = "ID")]
     pub id: Option<String>,
@@ -110,7 +110,7 @@ pub struct RecoverArgs {
     pub new: Option<String>,
 }
 
-pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     // A merge handles signals itself: it must not stop halfway in a checkout that is in use.
     if !matches!(verb, WorktreeVerb::Merge(_)) {
@@ -130,7 +130,7 @@ pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Converts a worktree error into a failure, with its exit code and hint.
-pub fn refused(error: &TreeError) -> Failure {
+pub(super) fn refused(error: &TreeError) -> Failure {
     let failure = Failure::new(error.exit_code(), error);
     match error.cure() {
         Some(cure) => failure.hint(cure),
@@ -190,7 +190,7 @@ fn row(view: &View) -> Vec<String> {
 }
 
 /// Returns the state of a worktree as one word.
-pub fn state(view: &View) -> &'static str {
+pub(super) fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
         view if view.is_empty() => "empty",

@@ -29,22 +29,22 @@ use super::{Disk, RealDisk, Visit, machine};
 const TRIES: usize = 3;
 
 /// A disk whose `NotFound` is confirmed by a listing.
-pub struct Confirming(Arc<dyn Disk>);
+pub(crate) struct Confirming(Arc<dyn Disk>);
 
 impl Confirming {
-    pub fn new(disk: Arc<dyn Disk>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Self {
         Confirming(disk)
     }
 }
 
 /// Makes a call that requires `names` to exist. Retries if it returns `NotFound` although all of
 /// them are listed. For code that has no [`Disk`].
-pub fn confirmed<T>(names: &[&Path], call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn confirmed<T>(names: &[&Path], call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     confirm(&RealDisk::default(), names, call)
 }
 
 /// Returns true if the path exists. A dangling link counts as absent.
-pub fn exists(path: &Path) -> io::Result<bool> {
+pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     match machine().mode(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -54,12 +54,12 @@ pub fn exists(path: &Path) -> io::Result<bool> {
 }
 
 /// Opens a file that another machine may have created.
-pub fn open(path: &Path, how: &OpenOptions) -> io::Result<File> {
+pub(crate) fn open(path: &Path, how: &OpenOptions) -> io::Result<File> {
     confirmed(&[path], || how.open(path))
 }
 
 /// Returns true if the volume of a path shows changes by other machines with a delay.
-pub fn is_remote(path: &Path) -> bool {
+pub(crate) fn is_remote(path: &Path) -> bool {
     /// NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre, OCFS2, VirtualBox shared folders. FUSE may be
     /// local, too; then it is only slightly slower.
     const REMOTE: [i64; 11] = [

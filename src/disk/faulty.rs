@@ -21,7 +21,7 @@ use crate::base::random;
 
 /// Faults of a process's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub seed: u64,
     /// Number of calls in a thousand that fail or are delayed.
     pub rate: u64,
@@ -33,7 +33,7 @@ pub struct Faults {
 
 impl Faults {
     /// Parses `SEED,RATE`, `SEED,RATE,nolocks` or `SEED,RATE,panics`.
-    pub fn parse(text: &str) -> Option<Faults> {
+    pub(crate) fn parse(text: &str) -> Option<Faults> {
         let (seed, rest) = text.split_once(',')?;
         let (rate, no_locks, panics) = match rest.split_once(',') {
             Some((rate, "nolocks")) => (rate, true, false),
@@ -49,12 +49,12 @@ impl Faults {
 static FAULTS: OnceLock<Faults> = OnceLock::new();
 
 /// Gives this process a faulty disk from now on. Only the first call has an effect.
-pub fn fail_by(faults: Faults) {
+pub(crate) fn fail_by(faults: Faults) {
     let _ = FAULTS.set(faults);
 }
 
 /// Returns the disk of this machine, or the faulty one if it was requested.
-pub fn machine() -> Arc<dyn Disk> {
+pub(crate) fn machine() -> Arc<dyn Disk> {
     #[cfg(test)]
     if let Some(disk) = super::simulated() {
         return disk;
@@ -66,7 +66,7 @@ pub fn machine() -> Arc<dyn Disk> {
 }
 
 /// Returns true if files can be locked. Not every volume supports locks.
-pub fn has_locks() -> bool {
+pub(crate) fn has_locks() -> bool {
     FAULTS.get().is_none_or(|faults| !faults.no_locks)
 }
 

@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 
 /// Wakes all waiting threads. A ring between a scan and the wait after it is not lost.
 #[derive(Default)]
-pub struct Bell {
+pub(crate) struct Bell {
     rings: Mutex<u64>,
     rung: Condvar,
 }
@@ -30,19 +30,19 @@ impl Bell {
         self.rings.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         *self.lock() += 1;
         self.rung.notify_all();
         host::poke();
     }
 
     /// Number of rings so far. Read it before a scan.
-    pub fn rings(&self) -> u64 {
+    pub(crate) fn rings(&self) -> u64 {
         *self.lock()
     }
 
     /// Waits until the number of rings exceeds `heard`, or until the timeout.
-    pub fn wait(&self, heard: u64, time: Duration) {
+    pub(crate) fn wait(&self, heard: u64, time: Duration) {
         host::wait(time, &mut || *self.lock() > heard, || {
             let quiet = |rings: &mut u64| *rings <= heard;
             let waited = self.rung.wait_timeout_while(self.lock(), time, quiet);
@@ -53,7 +53,7 @@ impl Bell {
 
 /// A change in a watched directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     Came(String),
     Went(String),
     /// A file was written, or the event queue overflowed.
@@ -70,7 +70,7 @@ const TOLD: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_ATTRIB);
 
 /// Watches directories until it is dropped.
-pub struct Hints {
+pub(crate) struct Hints {
     watcher: Option<Watcher>,
 }
 
@@ -84,7 +84,7 @@ struct Watcher {
 impl Hints {
     /// Starts the watcher. If there is none (no inotify instance left, or an unsupported file
     /// system), callers depend on polling alone; that is logged once.
-    pub fn new(tell: impl Fn(&Path, Change) + Send + 'static) -> Hints {
+    pub(crate) fn new(tell: impl Fn(&Path, Change) + Send + 'static) -> Hints {
         #[cfg(test)]
         if host::is_simulated() {
             return Hints { watcher: None };
@@ -93,7 +93,7 @@ impl Hints {
     }
 
     /// Adds a directory. Returns true if its changes will be reported.
-    pub fn add(&mut self, dir: &Path) -> bool {
+    pub(crate) fn add(&mut self, dir: &Path) -> bool {
         let Some(watcher) = &self.watcher else { return false };
         match watcher.add(dir) {
             Ok(()) => true,
@@ -105,7 +105,7 @@ impl Hints {
         }
     }
 
-    pub fn are_told(&self) -> bool {
+    pub(crate) fn are_told(&self) -> bool {
         self.watcher.is_some()
     }
 }
@@ -186,7 +186,7 @@ const SHARE: u32 = 20;
 const LONGEST: u32 = 15;
 
 /// Poll interval: short while there is work, doubling while there is none.
-pub struct Patience {
+pub(crate) struct Patience {
     least: Duration,
     most: Duration,
     now: Duration,
@@ -194,26 +194,26 @@ pub struct Patience {
 }
 
 impl Patience {
-    pub fn new(least: Duration, most: Duration, seed: u64) -> Patience {
+    pub(crate) fn new(least: Duration, most: Duration, seed: u64) -> Patience {
         Patience { least, most: most.max(least), now: least, drawn: seed | 1 }
     }
 
     /// Resets the interval, because there is work.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.now = self.least;
     }
 
     /// Returns the wait after a scan of this duration. Scans take at most a twentieth of the time,
     /// however long the listing. The wait is capped, because the cause of a slow scan (a paused
     /// process, an unavailable volume) does not predict the next one.
-    pub fn wait_after(&mut self, took: Duration) -> Duration {
+    pub(crate) fn wait_after(&mut self, took: Duration) -> Duration {
         let longest = self.most * LONGEST;
         self.next_wait().max(took.saturating_mul(SHARE).min(longest))
     }
 
     /// Returns the next wait, with a jitter of 30%, so that many processes do not scan at the same
     /// time.
-    pub fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         let wait = self.now;
         self.now = (self.now * 2).min(self.most);
         self.drawn ^= self.drawn << 13;

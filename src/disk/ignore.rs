@@ -12,7 +12,7 @@ const IGNORE: &[u8] = b"# Made by orchestrate, and never changed by it once it i
 
 /// Hides a directory from git, unless it already has a `.gitignore`: the user's version takes
 /// precedence. The file appears completely or not at all.
-pub fn keep_from_git(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+pub(crate) fn keep_from_git(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     let file = dir.join(".gitignore");
     if disk.mode(&file).is_ok() || disk.mode(dir).is_err() {
         return Ok(());

@@ -6,12 +6,12 @@ use std::io;
 use fs4::{FileExt, TryLockError};
 
 /// Tries to take the exclusive lock of a file. Returns false if another process has it.
-pub fn try_lock(file: &File) -> io::Result<bool> {
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     taken(FileExt::try_lock(file))
 }
 
 /// Tries to take a shared lock of a file. Returns false if another process has the exclusive one.
-pub fn try_lock_shared(file: &File) -> io::Result<bool> {
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
     taken(FileExt::try_lock_shared(file))
 }
 

@@ -8,31 +8,31 @@
 //! cache: see `absence`.
 
 mod absence;
-pub mod faulty;
-pub mod hint;
+pub(crate) mod faulty;
+pub(crate) mod hint;
 mod ignore;
-pub mod locks;
+pub(crate) mod locks;
 mod output;
 mod real;
 #[cfg(test)]
-pub mod sim;
+pub(crate) mod sim;
 
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::base::random::{chance, word};
-pub use absence::{Confirming, confirmed, exists, is_remote, open};
-pub use faulty::machine;
-pub use ignore::keep_from_git;
-pub use output::{put_out, where_to};
-pub use real::{RealDisk, rename};
+pub(crate) use absence::{Confirming, confirmed, exists, is_remote, open};
+pub(crate) use faulty::machine;
+pub(crate) use ignore::keep_from_git;
+pub(crate) use output::{put_out, where_to};
+pub(crate) use real::{RealDisk, rename};
 
 /// Callback that receives one name after the other, until it returns `Break`.
-pub type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 
 /// Operations of a disk.
-pub trait Disk: Send + Sync {
+pub(crate) trait Disk: Send + Sync {
     /// Returns true if a cache may answer `NotFound` for a name that another machine has created.
     fn is_shared(&self, _path: &Path) -> bool {
         false
@@ -103,7 +103,7 @@ thread_local! {
 
 /// Gives this thread a disk instead of the machine's.
 #[cfg(test)]
-pub fn simulate(disk: Option<std::sync::Arc<dyn Disk>>) {
+pub(crate) fn simulate(disk: Option<std::sync::Arc<dyn Disk>>) {
     SIMULATED.with(|here| *here.borrow_mut() = disk);
 }
 
@@ -114,18 +114,18 @@ fn simulated() -> Option<std::sync::Arc<dyn Disk>> {
 
 /// Returns the error of [`Disk::read`] and [`Disk::read_regular`] for anything that they do not
 /// read.
-pub fn no_file(why: &'static str) -> io::Error {
+pub(crate) fn no_file(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// Replaces a file's content atomically: readers, also after a crash, see the old or the new
 /// content.
-pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_by(disk, &temporary(path), path, bytes)
 }
 
 /// Like [`replace`], with a temporary file that the caller names.
-pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     disk.write(way, bytes)?;
     disk.sync(way)?;
     disk.rename(way, path)?;
@@ -134,7 +134,7 @@ pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io:
 
 /// Replaces a file's content atomically for readers. Any number of callers may do so concurrently.
 /// Nothing is synced, so use it only for content that can be recreated.
-pub fn swap(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn swap(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let way = path.with_file_name(format!(".{name}.{}.tmp", word(chance())));
     let swapped = disk.write(&way, bytes).and_then(|()| disk.rename(&way, path));

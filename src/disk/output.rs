@@ -18,7 +18,7 @@ const LINKS: usize = 40;
 
 /// Writes the whole content to a path that the user names. Replaces a file atomically, and follows
 /// a link to the file to replace. Writes into anything that is not a file.
-pub fn put_out(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn put_out(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let target = where_to(path)?;
     match target.metadata() {
         Ok(known) if known.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
@@ -36,7 +36,7 @@ pub fn put_out(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Follows links to the final path, which need not exist.
-pub fn where_to(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn where_to(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS {
         match path.read_link() {

@@ -26,14 +26,14 @@ const DIR_MODE: u32 = 0o775;
 
 /// Renames a file. Durable only after the directory is synced.
 #[expect(clippy::disallowed_methods, reason = "this is the disk")]
-pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
 /// A disk that keeps the files it appends to open. It trusts the kernel's answers: code that works
 /// on a shared volume uses [`super::machine`].
 #[derive(Default)]
-pub struct RealDisk {
+pub(crate) struct RealDisk {
     appending: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 

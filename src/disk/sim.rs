@@ -36,23 +36,23 @@ struct Image {
 
 /// An in-memory disk; see the module.
 #[derive(Default)]
-pub struct SimDisk {
+pub(crate) struct SimDisk {
     image: Mutex<Image>,
 }
 
 impl SimDisk {
     /// Lets `operations` more calls through and then crashes: the next call has no effect.
-    pub fn crash_after(&self, operations: usize) {
+    pub(crate) fn crash_after(&self, operations: usize) {
         let mut image = self.image.lock().unwrap();
         image.crash_after = Some(image.operations + operations);
     }
 
-    pub fn operations(&self) -> usize {
+    pub(crate) fn operations(&self) -> usize {
         self.image.lock().unwrap().operations
     }
 
     /// Restarts after a crash, with one of the states that the medium may hold; `seed` selects it.
-    pub fn restart(&self, seed: u64) {
+    pub(crate) fn restart(&self, seed: u64) {
         let mut image = self.image.lock().unwrap();
         let mut random = Random::new(seed);
         let names = image.names_after(&mut random);
@@ -67,14 +67,14 @@ impl SimDisk {
     }
 
     /// Removes a directory with its content, as an unmount does.
-    pub fn take_away(&self, dir: &Path) {
+    pub(crate) fn take_away(&self, dir: &Path) {
         let mut image = self.image.lock().unwrap();
         image.names.retain(|path, _| !path.starts_with(dir));
         image.dirs.retain(|path| !path.starts_with(dir));
     }
 
     /// Restarts after the end of a process, which loses nothing on the disk.
-    pub fn restart_whole(&self) {
+    pub(crate) fn restart_whole(&self) {
         let mut image = self.image.lock().unwrap();
         image.crash_after = None;
         image.crashed = false;

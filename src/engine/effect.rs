@@ -7,7 +7,7 @@ use crate::base::time::Time;
 
 /// An action outside the engine. An event reports its result.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Execute a step: its condition, its dependencies, then its action.
     Execute { step: StepPath, attempt: Attempt },
     /// Enter a loop: its condition and its dependencies.
@@ -30,7 +30,7 @@ pub enum Effect {
 
 impl Effect {
     /// Returns true for an effect that may take long and therefore needs a free slot.
-    pub fn is_work(&self) -> bool {
+    pub(crate) fn is_work(&self) -> bool {
         matches!(self, Effect::Execute { .. })
     }
 }

@@ -9,7 +9,7 @@ use crate::base::ids::Attempt;
 /// An event of a run. Paths are in their text form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub(crate) enum Event {
     /// The run started.
     Started { origin: Box<Origin> },
     /// An attempt was started or enqueued.
@@ -86,7 +86,7 @@ pub enum Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Choice {
+pub(crate) enum Choice {
     Retry,
     Continue,
     Stop,

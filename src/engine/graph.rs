@@ -18,7 +18,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
 
 /// Recomputes the front of a graph: at the start, and after slots were changed directly.
-pub fn survey(root: &Block, body: &mut Body) {
+pub(crate) fn survey(root: &Block, body: &mut Body) {
     let Some(edges) = &root.edges else { return };
     let unsettled = |slot: &Slot| slot.state != StepState::Settled;
     let mut front = Front { waits: Vec::with_capacity(body.slots.len()), ..Front::default() };
@@ -67,7 +67,7 @@ fn file(front: &mut Front, index: usize, slot: &Slot) {
 }
 
 /// Updates the front after the state of a top-level step may have changed.
-pub fn refile(run: &mut Run, index: usize) {
+pub(super) fn refile(run: &mut Run, index: usize) {
     let Body { slots, front, .. } = &mut run.body;
     if let (Some(front), Some(slot)) = (front, slots.get(index)) {
         file(front, index, slot);
@@ -75,7 +75,7 @@ pub fn refile(run: &mut Run, index: usize) {
 }
 
 /// Settles a top-level step: makes downstream steps ready, or ends the run.
-pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
+pub(super) fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let Some(edges) = &plan.root.edges else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
     let mut ready = Vec::new();
@@ -135,7 +135,7 @@ fn finish(run: &mut Run) {
 }
 
 /// Returns the reason why its upstream steps prevent a step from running, or `None` if it may run.
-pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> {
+pub(super) fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> {
     let (mut completed, mut failed, mut skipped) = (0, 0, 0);
     for upstream in &edges.before[index] {
         let slot = &slots[*upstream];
@@ -162,7 +162,7 @@ pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> 
 }
 
 /// Returns the effects owed to a graph, with at most `room` executions.
-pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
+pub(super) fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
     let Some(edges) = &plan.root.edges else { return Vec::new() };
     let mut effects = Vec::new();
     // All wake times, not only the first: clocks may be adjusted, and the duration of a rest can be
@@ -219,7 +219,7 @@ fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
 
 /// Returns a digest of the results of the steps that a step can see: its upstream steps and the
 /// steps it references. If the step sees all earlier results, all its ancestors count.
-pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
+pub(crate) fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
     let step = &plan.root.steps[index];
     let mut seen: BTreeSet<usize> = BTreeSet::new();
     if let Some(edges) = &plan.root.edges {
@@ -256,7 +256,7 @@ fn sees_all(step: &Step) -> bool {
 }
 
 /// Returns every reference in a step's text and in its command file. Scripts in files have none.
-pub fn references(step: &Step) -> Vec<NodeRef> {
+pub(crate) fn references(step: &Step) -> Vec<NodeRef> {
     let mut found: Vec<NodeRef> = Vec::new();
     let mut add = |text: &NodeText| found.extend(text.refs().cloned());
     match &step.action {
@@ -289,7 +289,7 @@ pub fn references(step: &Step) -> Vec<NodeRef> {
 }
 
 /// Makes the steps ready whose rest has ended.
-pub fn wake(run: &mut Run, at: Time) {
+pub(super) fn wake(run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
     for index in front.open.clone() {
         let here = run.inner_position(index);
@@ -302,7 +302,7 @@ pub fn wake(run: &mut Run, at: Time) {
 }
 
 /// Ends every open step of a run that is cancelled.
-pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
+pub(super) fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
     for index in front.begun().copied().collect::<Vec<_>>() {
         let here = run.inner_position(index);
@@ -317,7 +317,7 @@ pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
 }
 
 /// Ends an attempt as cancelled.
-pub fn stop(slot: &mut Slot, at: Time) {
+pub(super) fn stop(slot: &mut Slot, at: Time) {
     slot.state = StepState::Settled;
     let record = slot.record.get_or_insert_default();
     record.status = StepStatus::Failed;
@@ -330,7 +330,7 @@ pub fn stop(slot: &mut Slot, at: Time) {
 /// Resumes a graph: interrupted attempts are owed again. With `anew` (a user requested it, or the
 /// run had ended), so are failed steps, steps skipped because of a failure, and steps that always
 /// run. Steps downstream of these stand only if their inputs do not change.
-pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
+pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
     let Some(edges) = &plan.root.edges else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
     for index in 0..run.body.slots.len() {
@@ -381,14 +381,14 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
 }
 
 /// Returns true if resuming the run would execute anything.
-pub fn has_more(plan: &Plan, run: &Run) -> bool {
+pub(crate) fn has_more(plan: &Plan, run: &Run) -> bool {
     let mut steps = plan.root.steps.iter().zip(&run.body.slots);
     steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
 }
 
 /// Returns the steps that are repeated if a graph continues from a step: that step, and all steps
 /// downstream of it.
-pub fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
+pub(crate) fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
     let from = BTreeSet::from([from]);
     reached(&edges.after, &from).into_iter().chain(from).collect()
 }
@@ -477,7 +477,7 @@ fn reached(way: &[Vec<usize>], steps: &BTreeSet<usize>) -> BTreeSet<usize> {
 }
 
 /// Keeps the earlier result of a step.
-pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
+pub(super) fn keep(plan: &Plan, run: &mut Run, here: &Address) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || !slot.keep || !here.loops.is_empty() {
         return;
@@ -492,7 +492,7 @@ pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
 }
 
 /// Records the digest of the inputs of a top-level step.
-pub fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
+pub(super) fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
     if here.loops.is_empty() && run.body.front.is_some() {
         let inputs = inputs(plan, run, here.step);
         if let Some(record) = run.body.slots[here.step].record.as_deref_mut() {
@@ -502,7 +502,7 @@ pub fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
 }
 
 /// Cancels a run because of a node's result.
-pub fn cancelled_by(run: &mut Run, record: &Record) {
+pub(super) fn cancelled_by(run: &mut Run, record: &Record) {
     let reason = record.output.clone().unwrap_or_default();
     run.status = RunStatus::Cancelled;
     run.error = Some(reason);

@@ -21,7 +21,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Each, Items, Target};
 
 /// Enters a loop: reads its items and begins the first one.
-pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+pub(super) fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     if here.step_of(plan).rounds().is_some() {
         return rounds::open(plan, run, here, at);
     }
@@ -113,7 +113,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-pub fn highest_attempt(each: &EachRun) -> Attempt {
+pub(super) fn highest_attempt(each: &EachRun) -> Attempt {
     let slots = each.iterations.iter().flat_map(|iteration| &iteration.body.slots);
     slots
         .map(|slot| slot.attempts.max(slot.each.as_ref().map_or(0, |inner| highest_attempt(inner))))
@@ -153,7 +153,7 @@ fn record_end(record: &mut Record, success: bool, at: Time) {
 }
 
 /// Records an unhandled failure in every item that contains the step.
-pub fn mark_failed(run: &mut Run, here: &Address) {
+pub(super) fn mark_failed(run: &mut Run, here: &Address) {
     for (at, index) in here.around() {
         if let Some(item) = run.each_mut(&at).and_then(|each| each.iterations.get_mut(index)) {
             item.failed = true;
@@ -162,7 +162,13 @@ pub fn mark_failed(run: &mut Run, here: &Address) {
 }
 
 /// Ends the innermost item of `loops`; `exit` is where control goes next.
-pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: Exit, at: Time) {
+pub(super) fn finish_item(
+    plan: &Plan,
+    run: &mut Run,
+    loops: &[(usize, usize)],
+    exit: Exit,
+    at: Time,
+) {
     let Some(((step, index), outer)) = loops.split_last() else { return };
     let here = Address { loops: outer.to_vec(), step: *step };
     if here.step_of(plan).rounds().is_some() {
@@ -179,7 +185,7 @@ pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: E
 }
 
 /// Returns the effect owed for the file of an item, if any.
-pub fn owed(plan: &Plan, run: &Run, here: &Address, index: usize) -> Option<Effect> {
+pub(super) fn owed(plan: &Plan, run: &Run, here: &Address, index: usize) -> Option<Effect> {
     let each = run.slot(here)?.each.as_ref()?;
     let item = each.iterations.get(index)?;
     let step = || here.path(plan);
@@ -200,7 +206,7 @@ pub fn owed(plan: &Plan, run: &Run, here: &Address, index: usize) -> Option<Effe
     (wanted.is_some() && !settled).then(|| Effect::MoveItem { step: step(), index, result })
 }
 
-pub fn moving(
+pub(super) fn moving(
     run: &mut Run,
     here: &Address,
     index: usize,
@@ -222,7 +228,7 @@ pub fn moving(
     });
 }
 
-pub fn moved(
+pub(super) fn moved(
     plan: &Plan,
     run: &mut Run,
     here: &Address,
@@ -242,7 +248,7 @@ pub fn moved(
 }
 
 /// Records that the file was moved back or that the move failed; in both cases the item continues.
-pub fn moved_back(run: &mut Run, here: &Address, index: usize, error: &Option<String>) {
+pub(super) fn moved_back(run: &mut Run, here: &Address, index: usize, error: &Option<String>) {
     let item = run.each_mut(here).and_then(|each| each.iterations.get_mut(index));
     let Some(item) = item else { return };
     match (error, &mut item.lifecycle) {
@@ -288,7 +294,7 @@ fn leave_loop(plan: &Plan, run: &mut Run, here: &Address, target: Target, at: Ti
 }
 
 /// Makes the items that contain a halted step current again; their files are to be moved back.
-pub fn reopen(run: &mut Run, here: &Address) {
+pub(super) fn reopen(run: &mut Run, here: &Address) {
     for (at, index) in here.around() {
         let Some(each) = run.each_mut(&at) else { return };
         each.leaving = None;

@@ -20,7 +20,7 @@ enum Whose {
 
 /// Time left for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub(crate) struct Left {
     pub ms: u64,
     /// The owner of the limit, for display.
     pub whose: String,
@@ -49,14 +49,14 @@ fn repeated_for(step: &Step) -> Option<u64> {
 }
 
 /// Returns true if a plan has a limit that is measured from the last resume.
-pub fn any(plan: &Plan) -> bool {
+pub(crate) fn any(plan: &Plan) -> bool {
     let mut found = plan.timeout.is_some();
     plan.root.walk(&mut |step| found |= repeated_for(step).is_some());
     found
 }
 
 /// Returns the shortest time left for a step, or `None` if no limit applies.
-pub fn left(plan: &Plan, run: &Run, here: &Address, now: Time) -> Option<Left> {
+pub(crate) fn left(plan: &Plan, run: &Run, here: &Address, now: Time) -> Option<Left> {
     let left = limits(plan, run, here).into_iter().map(|(whose, limit, began)| {
         let whose = match whose {
             Whose::Run => "the workflow".to_owned(),
@@ -68,7 +68,7 @@ pub fn left(plan: &Plan, run: &Run, here: &Address, now: Time) -> Option<Left> {
 }
 
 /// Continues with a step of the block inside `loops`, unless a limit has passed.
-pub fn go_on(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
+pub(crate) fn go_on(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
     let here = Address { loops: loops.to_vec(), step };
     if step >= here.block(plan).steps.len() && loops.is_empty() {
         return enter(plan, run, loops, step, at);
@@ -96,7 +96,14 @@ fn shown(ms: u64) -> String {
 }
 
 /// Ends a loop of steps as failed.
-pub fn fail(plan: &Plan, run: &mut Run, around: &Address, code: i32, message: String, at: Time) {
+pub(crate) fn fail(
+    plan: &Plan,
+    run: &mut Run,
+    around: &Address,
+    code: i32,
+    message: String,
+    at: Time,
+) {
     let error = Fault { message, exit_code: code, ..Fault::default() };
     rounds::end_loop(run, around, StepStatus::Failed, at, |record: &mut Record| {
         record.exit_code = Some(code);

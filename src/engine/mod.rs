@@ -7,31 +7,31 @@
 //! **Invariant:** nothing here reads a clock, a file, the environment or a random number, and
 //! nothing here fails. Facts from outside the engine arrive in the event.
 
-pub mod effect;
-pub mod event;
+pub(crate) mod effect;
+pub(crate) mod event;
 mod graph;
 #[cfg(test)]
 mod graph_tests;
 #[cfg(test)]
 mod grimoire_tests;
 mod iterate;
-pub mod limits;
-pub mod record;
+pub(crate) mod limits;
+pub(crate) mod record;
 mod rounds;
-pub mod run;
-pub mod scope;
+pub(crate) mod run;
+pub(crate) mod scope;
 mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use effect::Effect;
-pub use event::{Choice, Event};
-pub use graph::{done_again, has_more, inputs, references, survey};
-pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
-pub use rounds::unmade;
-pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
-pub use scope::RunScope;
-pub use sequence::died_over;
+pub(crate) use effect::Effect;
+pub(crate) use event::{Choice, Event};
+pub(crate) use graph::{done_again, has_more, inputs, survey};
+pub(crate) use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
+pub(crate) use rounds::unmade;
+pub(crate) use run::{OnError, Origin, Policy, Request, Run, RunStatus};
+pub(crate) use scope::RunScope;
+pub(crate) use sequence::died_over;
 
 use run::{Address, Slot, StepState};
 
@@ -42,7 +42,7 @@ use crate::workflow::Plan;
 ///
 /// Total and deterministic. An event that no longer fits (a late end of a fenced attempt, a wake-up
 /// of a settled step) changes nothing.
-pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
+pub(crate) fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     run.updated_at = at;
     match event {
         Event::Resumed { policy, asked } => {
@@ -124,7 +124,7 @@ fn begin(plan: &Plan, run: &mut Run, at: Time) {
 
 /// Returns the effects that `run` waits for: at most `room` executions, and every effect that needs
 /// no room.
-pub fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
+pub(crate) fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
     if run.status != RunStatus::Running {
         return Vec::new();
     }
@@ -155,7 +155,7 @@ fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
 
 /// Returns the progress to display: number, total and name of each loop, item and step at the
 /// cursor.
-pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
+pub(crate) fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
     let here = run.position();
     let mut found = vec![];
     for (at, item) in here.around() {

@@ -11,7 +11,7 @@ use crate::workflow::plan::{CaptureMode, present};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StepStatus {
+pub(crate) enum StepStatus {
     #[default]
     Pending,
     Running,
@@ -25,7 +25,7 @@ pub enum StepStatus {
 /// The reason why a step was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SkipCause {
+pub(crate) enum SkipCause {
     /// The step's condition was false or could not be evaluated.
     Condition,
     /// An upstream step was skipped.
@@ -36,7 +36,7 @@ pub enum SkipCause {
 
 /// A step's result. Fields that do not apply are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub(crate) struct Record {
     pub status: StepStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -111,7 +111,7 @@ pub struct Record {
 
 /// Output stored in a separate file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Whole {
+pub(crate) struct Whole {
     /// Relative to the run's directory.
     pub path: String,
     pub bytes: u64,
@@ -120,7 +120,7 @@ pub struct Whole {
 
 /// The worktree of a step, as it was after the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TreeRecord {
+pub(crate) struct TreeRecord {
     pub path: String,
     /// The directory in the worktree that corresponds to the workspace, if it is not the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,7 +140,7 @@ pub struct TreeRecord {
 
 /// A question to a user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GateRecord {
+pub(crate) struct GateRecord {
     pub message: String,
     /// Digest of this question and of the content shown to the user. An answer to other content, or
     /// to an earlier instance of the same question, does not count.
@@ -156,14 +156,14 @@ pub struct GateRecord {
 
 impl GateRecord {
     /// Returns the digest of the subject of the question.
-    pub fn subject(&self) -> &str {
+    pub(crate) fn subject(&self) -> &str {
         self.subject.as_deref().unwrap_or(&self.shown)
     }
 }
 
 /// A user's answer to a gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub approve: bool,
     #[serde(default)]
     pub comment: String,
@@ -173,7 +173,7 @@ pub struct Answer {
 
 /// A run's reference to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskRef {
+pub(crate) struct TaskRef {
     pub id: String,
     pub agent: String,
     /// A secret that a status must contain to count.
@@ -181,7 +181,10 @@ pub struct TaskRef {
 }
 
 /// Serializes a time truncated to seconds, which `jq` can parse; `duration_ms` has the precision.
-pub fn to_second<S: serde::Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn to_second<S: serde::Serializer>(
+    time: &Option<Time>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     time.map(Time::to_second).serialize(to)
 }
 
@@ -191,7 +194,7 @@ fn is_zero(number: &u32) -> bool {
 
 /// Resources used by an execution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Time spent in the child process alone.
     pub exec_ms: u64,
     pub stdout_bytes: u64,
@@ -200,7 +203,7 @@ pub struct Metrics {
 
 /// Cost of asking a provider, as far as the provider reports it. An absent number is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spent {
+pub(crate) struct Spent {
     pub provider: String,
     /// The provider's ID of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,7 +214,7 @@ pub struct Spent {
 
 /// The failure of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
+pub(crate) struct Fault {
     pub message: String,
     pub exit_code: i32,
     #[serde(default)]
@@ -233,17 +236,17 @@ pub struct Fault {
 
 impl Fault {
     /// The key in `context` that holds the location of a faulty spell.
-    pub const SPELL: &str = "spell";
+    pub(crate) const SPELL: &str = "spell";
 
     /// Returns true if a spell of the run is at fault. The run's copy of it does not change.
-    pub fn is_of_spell(&self) -> bool {
+    pub(crate) fn is_of_spell(&self) -> bool {
         self.context.contains_key(Fault::SPELL)
     }
 }
 
 impl Record {
     /// Creates the record of a failure found before anything was started.
-    pub fn refused(
+    pub(crate) fn refused(
         exit_code: i32,
         message: impl Into<String>,
         context: Map<String, Value>,
@@ -257,7 +260,7 @@ impl Record {
     }
 
     /// Returns the cost of all attempts so far, or `None` if no attempt asked a provider.
-    pub fn spent(&self) -> Option<Usage> {
+    pub(crate) fn spent(&self) -> Option<Usage> {
         let mut sum = self.spent_before.as_deref().cloned();
         if let Some(spent) = &self.usage {
             spent.usage.add_to(&mut sum);
@@ -265,7 +268,7 @@ impl Record {
         sum
     }
 
-    pub fn skipped(at: Time, cause: Option<SkipCause>, warning: Option<String>) -> Self {
+    pub(crate) fn skipped(at: Time, cause: Option<SkipCause>, warning: Option<String>) -> Self {
         Record {
             status: StepStatus::Skipped,
             exit_code: Some(0),

@@ -11,7 +11,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, OnMost, Rounds, RoundsKind, Step};
 
 /// Opens the step and begins its first round.
-pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+pub(super) fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(slot) = run.slot_mut(here).filter(|slot| slot.state == StepState::Ready) else {
         return;
     };
@@ -46,7 +46,7 @@ fn position(block: &Block, is: impl Fn(&Action) -> bool) -> Option<usize> {
 }
 
 /// Records that a gate waits for a user.
-pub fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord, at: Time) {
+pub(super) fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
         return;
@@ -64,7 +64,7 @@ pub fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord,
 }
 
 /// Records a user's answer to a gate.
-pub fn answered(
+pub(super) fn answered(
     plan: &Plan,
     run: &mut Run,
     here: &Address,
@@ -118,7 +118,7 @@ fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Tim
 
 /// Ends a round of repeated steps in which no step ended the loop: begins the next round, or
 /// applies `on_most` after the last.
-pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
+pub(super) fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     let Some(rounds) = around.step_of(plan).rounds() else { return };
     let RoundsKind::Steps { on_most } = rounds.kind else { return };
     let Some(each) = run.each_mut(around) else { return };
@@ -153,14 +153,14 @@ pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
 }
 
 /// Completes the loop around a step that ended it.
-pub fn exited(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+pub(super) fn exited(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(around) = here.parent() else { return };
     end_loop(run, &around, StepStatus::Completed, at, |record| record.exit_code = Some(0));
     settle(plan, run, &around, true, at);
 }
 
 /// Closes a loop of steps. Afterwards, none of its rounds is current.
-pub fn end_loop(
+pub(super) fn end_loop(
     run: &mut Run,
     around: &Address,
     status: StepStatus,
@@ -179,7 +179,7 @@ pub fn end_loop(
 }
 
 /// Decides what follows a settled step of a round.
-pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
+pub(super) fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
     let Some(around) = here.parent() else { return };
     let Some(rounds) = around.step_of(plan).rounds() else { return };
     let Some((_, index)) = here.loops.last().copied() else { return };
@@ -224,7 +224,7 @@ pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Ti
 /// Returns the reason why a check with this exit code did not decide whether a loop is done, or
 /// `None` if it did. A later round may provide what the check lacks, so the loop continues; the
 /// reason is for the user.
-pub fn unmade(exit_code: Option<i32>) -> Option<&'static str> {
+pub(crate) fn unmade(exit_code: Option<i32>) -> Option<&'static str> {
     match exit_code? {
         124 => Some("it took too long"),
         126 => Some("something in it cannot be executed"),
@@ -353,7 +353,7 @@ impl Round<'_> {
 
 /// Continues with the round that failed. Returns false if it cannot: a loop that used all its
 /// rounds and an approval that was rejected must begin again.
-pub fn reopen(step: &Step, slot: &mut Slot) -> bool {
+pub(super) fn reopen(step: &Step, slot: &mut Slot) -> bool {
     let Some(rounds) = step.rounds() else { return false };
     let Some(each) = slot.each.as_deref_mut() else { return false };
     let Some(round) = each.iterations.get_mut(each.index) else { return false };

@@ -13,11 +13,11 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Step, Target};
 
 /// Name of the copy of the workflow that a run makes when it starts.
-pub const DEFINITION: &str = "workflow.yaml";
+pub(crate) const DEFINITION: &str = "workflow.yaml";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RunStatus {
+pub(crate) enum RunStatus {
     Running,
     Completed,
     Failed,
@@ -31,7 +31,7 @@ pub enum RunStatus {
 
 /// The user's options for failures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Policy {
+pub(crate) struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct Policy {
 
 impl Policy {
     /// Limits visits to the value from the settings, or to the defaults if it is `None`.
-    pub fn limit_visits(self, max_visits: Option<u32>) -> Policy {
+    pub(crate) fn limit_visits(self, max_visits: Option<u32>) -> Policy {
         let usual = Policy::default();
         match max_visits {
             Some(max_visits) => Policy { max_visits, max_agent_visits: None, ..self },
@@ -61,7 +61,7 @@ impl Policy {
     }
 
     /// Returns the maximum number of visits of a step.
-    pub fn most_visits(&self, step: &Step) -> u32 {
+    pub(crate) fn most_visits(&self, step: &Step) -> u32 {
         let lower = self.max_agent_visits.filter(|_| step.in_agent_cycle);
         lower.map_or(self.max_visits, NonZeroU32::get)
     }
@@ -85,7 +85,7 @@ impl Default for Policy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OnError {
+pub(crate) enum OnError {
     Stop,
     Continue,
     Interactive,
@@ -93,7 +93,7 @@ pub enum OnError {
 
 /// The inputs of a run, before its first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Origin {
+pub(crate) struct Origin {
     pub run_id: String,
     pub workflow_file: String,
     pub workflow_checksum: String,
@@ -125,7 +125,7 @@ pub struct Origin {
 
 impl Origin {
     /// Returns the file name of the run's copy of its workflow.
-    pub fn definition(&self) -> &str {
+    pub(crate) fn definition(&self) -> &str {
         self.definition.as_deref().unwrap_or(DEFINITION)
     }
 }
@@ -133,7 +133,7 @@ impl Origin {
 /// The purpose of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Request {
+pub(crate) struct Request {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The issue or pull request that the run is about.
@@ -157,7 +157,7 @@ pub struct Request {
 
 impl Run {
     /// Returns the bead of a step, and its isolation.
-    pub fn bead_of(&self, step: &Step) -> Option<(&Value, Isolation)> {
+    pub(crate) fn bead_of(&self, step: &Step) -> Option<(&Value, Isolation)> {
         let request = self.origin.request.as_deref()?;
         match &step.bead {
             Some(own) => Some((request.beads.get(&own.name)?, own.isolation)),
@@ -168,7 +168,7 @@ impl Run {
 
 /// One execution of a plan.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     pub id: RunId,
     pub origin: Origin,
     pub started_at: Time,
@@ -185,7 +185,7 @@ pub struct Run {
 
 /// The state of a block: its cursor or its front, and a slot for each step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Body {
+pub(crate) struct Body {
     pub cursor: usize,
     pub slots: Vec<Slot>,
     /// The active part of a graph, so that callers need not scan all slots.
@@ -194,7 +194,7 @@ pub struct Body {
 
 /// The part of a graph where something can happen. Derived from the slots.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Front {
+pub(crate) struct Front {
     /// Steps that are ready to begin.
     pub ready: BTreeSet<usize>,
     /// The ready steps that need no room: their effects start no process.
@@ -211,7 +211,7 @@ pub struct Front {
 
 /// The state of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Slot {
+pub(crate) struct Slot {
     pub state: StepState,
     pub attempts: Attempt,
     pub visits: u32,
@@ -227,7 +227,7 @@ pub struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StepState {
+pub(crate) enum StepState {
     /// Not ready to begin.
     #[default]
     Pending,
@@ -247,7 +247,7 @@ pub enum StepState {
 
 /// An open or finished loop.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct EachRun {
+pub(crate) struct EachRun {
     pub items: Vec<Value>,
     pub index: usize,
     /// One for each item begun so far.
@@ -260,7 +260,7 @@ pub struct EachRun {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Iteration {
+pub(crate) struct Iteration {
     pub body: Body,
     /// True if an unhandled failure happened in the item.
     pub failed: bool,
@@ -270,14 +270,14 @@ pub struct Iteration {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ItemResult {
+pub(crate) enum ItemResult {
     Success,
     Failure,
 }
 
 /// The move of an item's file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lifecycle {
+pub(crate) struct Lifecycle {
     pub result: ItemResult,
     pub action: String,
     pub from: String,
@@ -291,33 +291,33 @@ pub struct Lifecycle {
 
 /// The way control leaves an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     Next,
     Jump(Target),
     Halt,
 }
 
 impl Body {
-    pub fn new(block: &Block, attempts: Attempt) -> Self {
+    pub(crate) fn new(block: &Block, attempts: Attempt) -> Self {
         let slot = Slot { attempts, ..Slot::default() };
         Body { cursor: 0, slots: vec![slot; block.steps.len()], front: None }
     }
 
-    pub fn current(&self) -> Option<&Slot> {
+    pub(crate) fn current(&self) -> Option<&Slot> {
         self.slots.get(self.cursor)
     }
 }
 
 impl Front {
     /// Returns the steps that have begun and not settled, in order.
-    pub fn begun(&self) -> impl Iterator<Item = &usize> {
+    pub(crate) fn begun(&self) -> impl Iterator<Item = &usize> {
         self.out.union(&self.open)
     }
 }
 
 impl Run {
     /// Creates a run before its first step.
-    pub fn new(plan: &Plan, id: RunId, origin: Origin, at: Time) -> Self {
+    pub(crate) fn new(plan: &Plan, id: RunId, origin: Origin, at: Time) -> Self {
         Run {
             id,
             origin,
@@ -331,38 +331,38 @@ impl Run {
         }
     }
 
-    pub fn sequence(&self, loops: &[(usize, usize)]) -> Option<&Body> {
+    pub(crate) fn sequence(&self, loops: &[(usize, usize)]) -> Option<&Body> {
         loops.iter().try_fold(&self.body, |sequence, (step, item)| {
             Some(&sequence.slots.get(*step)?.each.as_ref()?.iterations.get(*item)?.body)
         })
     }
 
-    pub fn sequence_mut(&mut self, loops: &[(usize, usize)]) -> Option<&mut Body> {
+    pub(crate) fn sequence_mut(&mut self, loops: &[(usize, usize)]) -> Option<&mut Body> {
         loops.iter().try_fold(&mut self.body, |sequence, (step, item)| {
             Some(&mut sequence.slots.get_mut(*step)?.each.as_mut()?.iterations.get_mut(*item)?.body)
         })
     }
 
-    pub fn slot(&self, at: &Address) -> Option<&Slot> {
+    pub(crate) fn slot(&self, at: &Address) -> Option<&Slot> {
         self.sequence(&at.loops)?.slots.get(at.step)
     }
 
-    pub fn slot_mut(&mut self, at: &Address) -> Option<&mut Slot> {
+    pub(crate) fn slot_mut(&mut self, at: &Address) -> Option<&mut Slot> {
         self.sequence_mut(&at.loops)?.slots.get_mut(at.step)
     }
 
     /// Returns the loop at an address.
-    pub fn each_mut(&mut self, at: &Address) -> Option<&mut EachRun> {
+    pub(crate) fn each_mut(&mut self, at: &Address) -> Option<&mut EachRun> {
         self.slot_mut(at)?.each.as_deref_mut()
     }
 
     /// Returns the position of control in a sequence: the innermost step at a cursor.
-    pub fn position(&self) -> Address {
+    pub(crate) fn position(&self) -> Address {
         self.inner_position(self.body.cursor)
     }
 
     /// Returns every position where a step is in progress or ready.
-    pub fn positions(&self) -> Vec<Address> {
+    pub(crate) fn positions(&self) -> Vec<Address> {
         match &self.body.front {
             None => vec![self.position()],
             Some(front) => {
@@ -373,12 +373,12 @@ impl Run {
     }
 
     /// Returns true if a sequence is past its last step, so that nothing is left to do.
-    pub fn is_through(&self, plan: &Plan) -> bool {
+    pub(crate) fn is_through(&self, plan: &Plan) -> bool {
         plan.root.edges.is_none() && self.slot(&self.position()).is_none()
     }
 
     /// Returns every slot with its address, loops before their contents.
-    pub fn slots(&self) -> Vec<(Address, &Slot)> {
+    pub(crate) fn slots(&self) -> Vec<(Address, &Slot)> {
         fn walk<'a>(body: &'a Body, loops: &[(usize, usize)], into: &mut Vec<(Address, &'a Slot)>) {
             for (step, slot) in body.slots.iter().enumerate() {
                 into.push((Address { loops: loops.to_vec(), step }, slot));
@@ -395,7 +395,7 @@ impl Run {
     }
 
     /// Returns the innermost step at a cursor, starting from a top-level step.
-    pub fn inner_position(&self, step: usize) -> Address {
+    pub(crate) fn inner_position(&self, step: usize) -> Address {
         let mut at = Address { loops: Vec::new(), step };
         let mut body = &self.body;
         while let Some(slot) = body.slots.get(at.step)
@@ -411,7 +411,7 @@ impl Run {
     }
 
     /// Returns the status to display.
-    pub fn shown_status(&self) -> RunStatus {
+    pub(crate) fn shown_status(&self) -> RunStatus {
         if self.status == RunStatus::Running && self.is_paused() {
             RunStatus::Paused
         } else {
@@ -425,7 +425,7 @@ impl Run {
     }
 
     /// Returns true if any step waits for a user.
-    pub fn has_gate(&self) -> bool {
+    pub(crate) fn has_gate(&self) -> bool {
         match &self.body.front {
             Some(front) => front.open.iter().any(|step| self.asks_at(&self.inner_position(*step))),
             None => self.asks_at(&self.position()),
@@ -433,7 +433,7 @@ impl Run {
     }
 
     /// Returns true if the run waits only for users.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         let Some(front) = &self.body.front else { return self.asks_at(&self.position()) };
         let waits = |step: &usize| self.asks_at(&self.inner_position(*step));
         let nothing_else = front.ready.is_empty() && front.out.is_empty();
@@ -443,14 +443,14 @@ impl Run {
 
 /// A step's position as indices: step and item of each enclosing loop, then the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub(crate) struct Address {
     pub loops: Vec<(usize, usize)>,
     pub step: usize,
 }
 
 impl Address {
     /// Returns the address of a path in a plan.
-    pub fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
+    pub(crate) fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
         let mut block = &plan.root;
         let mut loops = Vec::new();
         for (name, item) in &path.loops {
@@ -462,18 +462,18 @@ impl Address {
     }
 
     /// Returns the index of the top-level step that this is or is in.
-    pub fn top(&self) -> usize {
+    pub(crate) fn top(&self) -> usize {
         self.loops.first().map_or(self.step, |(step, _)| *step)
     }
 
     /// Returns the address of a path in its text form.
-    pub fn parse(plan: &Plan, path: &str) -> Option<Address> {
+    pub(crate) fn parse(plan: &Plan, path: &str) -> Option<Address> {
         Address::of(plan, &StepPath::parse(path)?)
     }
 
     /// Returns the step that a user names: by its path's text form, or as displayed. If a dot could
     /// belong to a name or precede an item, the text form wins.
-    pub fn named(plan: &Plan, step: &str) -> Option<Address> {
+    pub(crate) fn named(plan: &Plan, step: &str) -> Option<Address> {
         Address::parse(plan, step).or_else(|| Address::shown_as(&plan.root, &shown(step)))
     }
 
@@ -491,21 +491,21 @@ impl Address {
     }
 
     /// Returns the loops that contain this step, outermost first, each with the index of its item.
-    pub fn around(&self) -> impl Iterator<Item = (Address, usize)> {
+    pub(crate) fn around(&self) -> impl Iterator<Item = (Address, usize)> {
         self.loops.iter().enumerate().map(|(depth, (step, item))| {
             (Address { loops: self.loops[..depth].to_vec(), step: *step }, *item)
         })
     }
 
-    pub fn block<'a>(&self, plan: &'a Plan) -> &'a Block {
+    pub(crate) fn block<'a>(&self, plan: &'a Plan) -> &'a Block {
         block_of(plan, &self.loops)
     }
 
-    pub fn step_of<'a>(&self, plan: &'a Plan) -> &'a Step {
+    pub(crate) fn step_of<'a>(&self, plan: &'a Plan) -> &'a Step {
         &self.block(plan).steps[self.step]
     }
 
-    pub fn path(&self, plan: &Plan) -> StepPath {
+    pub(crate) fn path(&self, plan: &Plan) -> StepPath {
         let mut block = &plan.root;
         let mut loops = Vec::new();
         for (step, item) in &self.loops {
@@ -516,14 +516,14 @@ impl Address {
     }
 
     /// Returns the innermost loop that contains this step.
-    pub fn parent(&self) -> Option<Address> {
+    pub(crate) fn parent(&self) -> Option<Address> {
         let (last, outer) = self.loops.split_last()?;
         Some(Address { loops: outer.to_vec(), step: last.0 })
     }
 }
 
 /// Returns the block that contains the steps inside `loops`.
-pub fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
+pub(crate) fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
     loops.iter().fold(&plan.root, |block, (step, _)| inner_of(&block.steps[*step]))
 }
 
@@ -533,7 +533,7 @@ fn inner_of(step: &Step) -> &Block {
 }
 
 /// Returns the loop over items of a step. Panics if the step is not one.
-pub fn each_of(step: &Step) -> &Each {
+pub(crate) fn each_of(step: &Step) -> &Each {
     match &step.action {
         Action::Each(each) => each,
         _ => unreachable!("only loops over items have items"),
@@ -542,13 +542,13 @@ pub fn each_of(step: &Step) -> &Each {
 
 impl Slot {
     /// Returns true if the step is a loop or has rounds that have not ended.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         let ended = self.record.as_ref().is_some_and(|record| record.completed_at.is_some());
         self.each.is_some() && !ended
     }
 
     /// Returns the status to display.
-    pub fn status(&self) -> StepStatus {
+    pub(crate) fn status(&self) -> StepStatus {
         match self.state {
             StepState::Pending | StepState::Ready | StepState::Resting { .. } => {
                 StepStatus::Pending

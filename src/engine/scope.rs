@@ -13,7 +13,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::Action;
 
 /// The variables as seen from inside `loops`.
-pub struct RunScope<'a> {
+pub(crate) struct RunScope<'a> {
     pub plan: &'a Plan,
     pub run: &'a Run,
     pub loops: &'a [(usize, usize)],

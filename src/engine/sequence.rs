@@ -12,7 +12,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
-pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
+pub(super) fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
     let block = block_of(plan, loops);
     let most = block.steps.get(step).map(|step| run.origin.policy.most_visits(step));
     let Some(sequence) = run.sequence_mut(loops) else { return };
@@ -44,12 +44,12 @@ fn past_the_end(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], at: Time) 
 
 /// Ends the run. Failures that the workflow's author chose to pass over do not count; failures
 /// passed over because the user asked to keep going do.
-pub fn finish(plan: &Plan, run: &mut Run) {
+pub(super) fn finish(plan: &Plan, run: &mut Run) {
     let kept_going = plan.strict_flow && !run.failed_steps.is_empty();
     run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
 }
 
-pub fn launch(
+pub(super) fn launch(
     plan: &Plan,
     run: &mut Run,
     here: &Address,
@@ -108,7 +108,7 @@ fn asked_again(last: &Record) -> u32 {
     }
 }
 
-pub fn end(
+pub(super) fn end(
     plan: &Plan,
     run: &mut Run,
     here: &Address,
@@ -244,12 +244,12 @@ fn rest_ms(step: &Step, policy: &Policy, tries: u32) -> u64 {
 }
 
 /// Returns the same for a step whose rest does not depend on the options of the run.
-pub fn longest_rest_ms(step: &Step, slot: &Slot, at: Time) -> u64 {
+pub(super) fn longest_rest_ms(step: &Step, slot: &Slot, at: Time) -> u64 {
     let wanted = slot.record.as_deref().map_or(0, |record| wanted_ms(record, at));
     rest_ms(step, &Policy::default(), slot.tries).max(wanted)
 }
 
-pub fn skip(
+pub(super) fn skip(
     plan: &Plan,
     run: &mut Run,
     here: &Address,
@@ -272,7 +272,7 @@ pub fn skip(
 }
 
 /// Settles a visit with its outcome and continues.
-pub fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
+pub(super) fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
     if plan.root.edges.is_some() {
         return match here.loops.is_empty() {
             true => graph::settled(plan, run, here.step),
@@ -329,7 +329,7 @@ fn pass_over(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     enter(plan, run, &here.loops, here.step + 1, at);
 }
 
-pub fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
+pub(super) fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
     let path = here.path(plan);
     if !run.failed_steps.contains(&path) {
         run.failed_steps.push(path);
@@ -380,7 +380,7 @@ fn handler_around(plan: &Plan, here: &Address) -> Option<Target> {
     None
 }
 
-pub fn wake(run: &mut Run, at: Time) {
+pub(super) fn wake(run: &mut Run, at: Time) {
     if run.body.front.is_some() {
         return graph::wake(run, at);
     }
@@ -391,7 +391,7 @@ pub fn wake(run: &mut Run, at: Time) {
     }
 }
 
-pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Time) {
+pub(super) fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Asking {
         return;
@@ -408,7 +408,7 @@ pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Ti
 }
 
 /// Withdraws an attempt that is out as a task; the next attempt is owed.
-pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
+pub(super) fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
     let Some(slot) = run.slot_mut(here) else { return };
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
     if slot.state == StepState::Running && slot.attempts == attempt && out {
@@ -418,7 +418,13 @@ pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
 }
 
 /// Records that an attempt that is out as a task is executed once more.
-pub fn put_back(run: &mut Run, here: &Address, attempt: Attempt, execution: u32, deaths: u32) {
+pub(super) fn put_back(
+    run: &mut Run,
+    here: &Address,
+    attempt: Attempt,
+    execution: u32,
+    deaths: u32,
+) {
     let Some(slot) = run.slot_mut(here) else { return };
     let open = slot.state == StepState::Running && slot.attempts == attempt;
     let Some(record) = slot.record.as_deref_mut().filter(|record| open && record.task.is_some())
@@ -432,7 +438,7 @@ pub fn put_back(run: &mut Run, here: &Address, attempt: Attempt, execution: u32,
 }
 
 /// Returns the warning for a step whose workers died.
-pub fn died_over(deaths: u32) -> Option<String> {
+pub(crate) fn died_over(deaths: u32) -> Option<String> {
     match deaths {
         0 => None,
         1 => Some("a worker died over it, so what it does may be done twice".to_owned()),
@@ -443,7 +449,7 @@ pub fn died_over(deaths: u32) -> Option<String> {
 }
 
 /// Cancels a run. The caller stops what is still running; nothing is owed any more.
-pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
+pub(super) fn cancel(plan: &Plan, run: &mut Run, at: Time) {
     run.status = RunStatus::Cancelled;
     if run.body.front.is_some() {
         return graph::stop_all(plan, run, at);
@@ -457,7 +463,7 @@ pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
 
 /// Sends control to a top-level step, like a `goto`. In a graph that has not ended, everything that
 /// is not downstream of that step stays as it is, in particular users' answers.
-pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
+pub(super) fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     let Some((index, _)) = plan.root.find(step) else { return };
     let graph = plan.root.edges.is_some();
     if run.status == RunStatus::Running && !graph {
@@ -477,7 +483,7 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
 }
 
 /// Resumes a run where it is: an open attempt, or the step that failed, is owed again.
-pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time) {
+pub(super) fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
         RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked => true,

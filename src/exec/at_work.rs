@@ -8,7 +8,7 @@ use super::process::{Pid, pids};
 
 /// Returns true if a process on this machine has `file` open, or if a process whose name starts
 /// with `family` works in `dir`. A process of that family counts if its directory is unreadable.
-pub fn at_work(file: &Path, family: &str, dir: &Path) -> bool {
+pub(crate) fn at_work(file: &Path, family: &str, dir: &Path) -> bool {
     pids().any(|pid| has_open(pid, file) || is_of(pid, family) && works_in(pid, dir))
 }
 

@@ -19,10 +19,10 @@ use super::mask::{Mask, Masker};
 use super::tail::Tail;
 use super::whole::{WHOLE_BYTES, Whole, WholeText};
 
-pub const TEXT_BYTES: usize = 8192;
-pub const LINES: usize = 10_000;
-pub const LINES_BYTES: usize = 8 << 20;
-pub const JSON_BYTES: usize = 1 << 20;
+pub(crate) const TEXT_BYTES: usize = 8192;
+pub(crate) const LINES: usize = 10_000;
+pub(crate) const LINES_BYTES: usize = 8 << 20;
+pub(crate) const JSON_BYTES: usize = 1 << 20;
 /// Size of the beginning to keep if otherwise only the end is kept.
 const BEGINNING_BYTES: usize = 4096;
 
@@ -32,7 +32,7 @@ const UNSEEN: Duration = Duration::from_millis(100);
 
 /// The part of a stream that is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// The first 8192 bytes.
     Text,
     /// The first 10,000 lines, of at most 8 MiB together.
@@ -59,7 +59,7 @@ type Tap = Box<dyn FnMut(&[u8])>;
 type Filter = Box<dyn FnMut(&[u8], &mut Vec<u8>)>;
 
 /// Captures one stream.
-pub struct Capture {
+pub(crate) struct Capture {
     mode: Mode,
     masker: Option<Masker>,
     masked: Vec<u8>,
@@ -82,7 +82,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    pub fn new(mode: Mode, mask: Mask) -> Capture {
+    pub(crate) fn new(mode: Mode, mask: Mask) -> Capture {
         Capture {
             mode,
             masker: (!mask.is_empty()).then(|| mask.masker()),
@@ -104,58 +104,58 @@ impl Capture {
     }
 
     /// Also writes the whole stream, unmasked, into this file.
-    pub fn tee(mut self, file: File, name: &str) -> Capture {
+    pub(crate) fn tee(mut self, file: File, name: &str) -> Capture {
         self.tee = Some((file, name.to_owned()));
         self
     }
 
     /// Also passes the whole stream, unmasked, to a listener as it arrives. The listener must mask
     /// everything it stores.
-    pub fn tap(mut self, hear: impl FnMut(&[u8]) + 'static) -> Capture {
+    pub(crate) fn tap(mut self, hear: impl FnMut(&[u8]) + 'static) -> Capture {
         self.tap = Some(Box::new(hear));
         self
     }
 
     /// Captures only the bytes that `filter` appends to its output. Nothing else sees the original
     /// stream.
-    pub fn filter(mut self, filter: impl FnMut(&[u8], &mut Vec<u8>) + 'static) -> Capture {
+    pub(crate) fn filter(mut self, filter: impl FnMut(&[u8], &mut Vec<u8>) + 'static) -> Capture {
         self.filter = Some((Box::new(filter), Vec::new()));
         self
     }
 
     /// Captures all of it as masked text: in this file if it is long.
-    pub fn whole(mut self, path: PathBuf) -> Capture {
+    pub(crate) fn whole(mut self, path: PathBuf) -> Capture {
         self.whole = Some(Whole::new(path));
         self
     }
 
     /// Sets the log that gets the whole masked stream if memory cannot hold it.
-    pub fn log(mut self, path: PathBuf) -> Capture {
+    pub(crate) fn log(mut self, path: PathBuf) -> Capture {
         self.log = Log::Unopened(path, false);
         self
     }
 
     /// Sets the log, which is appended to.
-    pub fn log_on(mut self, path: PathBuf) -> Capture {
+    pub(crate) fn log_on(mut self, path: PathBuf) -> Capture {
         self.log = Log::Unopened(path, true);
         self
     }
 
     /// Writes the stream to the log immediately, for readers that follow it.
-    pub fn live(mut self) -> Capture {
+    pub(crate) fn live(mut self) -> Capture {
         self.logging = Logging::Live(None);
         self
     }
 
     /// Writes the stream to the log after a short delay, for readers that follow it. Removes the
     /// log in the end if memory holds everything.
-    pub fn soon(mut self) -> Capture {
+    pub(crate) fn soon(mut self) -> Capture {
         self.logging = Logging::Soon(None);
         self
     }
 
     /// Returns the time when [`Capture::catch_up`] must be called.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         match self.logging {
             Logging::Soon(due) if !self.truncated => due,
             _ => None,
@@ -163,7 +163,7 @@ impl Capture {
     }
 
     /// Begins a draft if it is due.
-    pub fn catch_up(&mut self) {
+    pub(crate) fn catch_up(&mut self) {
         if self.due().is_none_or(|due| Instant::now() < due) {
             return;
         }
@@ -181,7 +181,7 @@ impl Capture {
 
     /// Captures the next bytes. A file error is kept for [`Capture::finish`], because the child's
     /// output must be read in any case.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         let Some((mut filter, mut passed)) = self.filter.take() else { return self.take(bytes) };
         passed.clear();
         filter(bytes, &mut passed);
@@ -217,7 +217,7 @@ impl Capture {
     }
 
     /// Ends the stream. Fails if any file could not be written completely.
-    pub fn finish(mut self) -> io::Result<Captured> {
+    pub(crate) fn finish(mut self) -> io::Result<Captured> {
         if let Some(mut masker) = self.masker.take() {
             let mut masked = Vec::new();
             masker.finish(&mut masked);
@@ -345,7 +345,7 @@ impl Capture {
 
 /// The captured stream.
 #[derive(Clone, Debug, Default)]
-pub struct Captured {
+pub(crate) struct Captured {
     /// The beginning, masked, within the limit.
     pub head: Vec<u8>,
     /// The same unmasked, in mode [`Mode::Json`] with a mask; only [`Captured::json`] reads it.
@@ -367,7 +367,7 @@ pub struct Captured {
 
 impl Captured {
     /// Returns the first lines, in mode [`Mode::Tail`].
-    pub fn first_lines(&self) -> Vec<String> {
+    pub(crate) fn first_lines(&self) -> Vec<String> {
         let whole = self.head.len() < BEGINNING_BYTES;
         let mut lines: Vec<String> = self.text().lines().map(str::to_owned).collect();
         if !whole {
@@ -377,17 +377,17 @@ impl Captured {
     }
 
     /// Returns the head as text; invalid UTF-8 is replaced.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.head).into_owned()
     }
 
     /// Returns the stream as JSON. Its values are not masked.
-    pub fn json(&self) -> serde_json::Result<serde_json::Value> {
+    pub(crate) fn json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::from_slice(if self.raw.is_empty() { &self.head } else { &self.raw })
     }
 
     /// Writes the head to a log, unless the log already has everything.
-    pub fn write_log(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn write_log(&self, path: &Path) -> io::Result<()> {
         self.keep_draft();
         if self.logged {
             return Ok(());
@@ -396,7 +396,7 @@ impl Captured {
     }
 
     /// Turns a draft into a permanent log: nothing else contains its content.
-    pub fn keep_draft(&self) {
+    pub(crate) fn keep_draft(&self) {
         self.draft.iter().for_each(|draft| draft.keep());
     }
 }
@@ -476,7 +476,7 @@ fn go_on(path: &Path) -> io::Result<File> {
 }
 
 /// Shortens to at most `limit` bytes without splitting a character. Returns true if it had to.
-pub fn cut(bytes: &mut Vec<u8>, limit: usize) -> bool {
+pub(crate) fn cut(bytes: &mut Vec<u8>, limit: usize) -> bool {
     if bytes.len() <= limit {
         return false;
     }

@@ -35,7 +35,7 @@ static ADOPTS: AtomicBool = AtomicBool::new(false);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Makes this process the parent of its orphaned descendants, so that none escapes to pid 1.
-pub fn become_subreaper() -> io::Result<()> {
+pub(crate) fn become_subreaper() -> io::Result<()> {
     nix::sys::prctl::set_child_subreaper(true)?;
     ADOPTS.store(true, Ordering::SeqCst);
     Ok(())
@@ -80,7 +80,7 @@ pub(super) fn none_running() -> bool {
 
 /// Ends all children of a process that is about to exit: with SIGTERM, and with SIGKILL after
 /// `grace` or when a second stop is requested. From then on, no thread starts or reaps a child.
-pub fn end_all(stop: &Stop, grace: Duration) {
+pub(crate) fn end_all(stop: &Stop, grace: Duration) {
     // Never unlocked: threads that wait for their children must not see these ends.
     std::mem::forget(GATE.write().unwrap_or_else(PoisonError::into_inner));
     let pids: Vec<Pid> = ours().iter().copied().collect();

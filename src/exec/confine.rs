@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 /// The restrictions of a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     /// Every layer must allow an access.
     pub layers: Vec<Reach>,
     pub no_network: bool,
@@ -37,7 +37,7 @@ pub struct Confinement {
 
 /// The files that a child can access.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// `None`: all files are writable.
     pub write: Option<Vec<PathBuf>>,
     /// `None`: all files are readable.
@@ -46,7 +46,7 @@ pub struct Reach {
 
 /// The sandbox features of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Powers {
+pub(crate) struct Powers {
     /// Version of Landlock; 0 if unavailable.
     pub landlock: u32,
     /// True if system calls can be filtered.
@@ -54,9 +54,9 @@ pub struct Powers {
 }
 
 /// First Landlock version that can prevent truncation of files.
-pub const LEAST_LANDLOCK: u32 = 3;
+pub(super) const LEAST_LANDLOCK: u32 = 3;
 /// First Landlock version that can restrict signals to the sandbox.
-pub const SIGNALS_LANDLOCK: u32 = 6;
+pub(crate) const SIGNALS_LANDLOCK: u32 = 6;
 
 /// Newest access rights to restrict. An older kernel restricts those that it supports.
 const NEWEST: ABI = ABI::V9;
@@ -64,7 +64,7 @@ const NEWEST: ABI = ABI::V9;
 const LEAST: ABI = ABI::V3;
 
 /// Queries the machine's sandbox features.
-pub fn powers() -> Powers {
+pub(crate) fn powers() -> Powers {
     const VERSION: libc::c_long = 1;
     const IS_THERE: libc::c_long = 2;
     let none = std::ptr::null::<u8>();
@@ -79,7 +79,7 @@ pub fn powers() -> Powers {
 
 impl Confinement {
     /// Returns the reason why a machine with these features cannot provide this sandbox, or `None`.
-    pub fn refusal(&self, powers: Powers) -> Option<String> {
+    pub(crate) fn refusal(&self, powers: Powers) -> Option<String> {
         if !self.layers.is_empty() && powers.landlock < LEAST_LANDLOCK {
             let found = match powers.landlock {
                 0 => "this kernel has none, or it is switched off".to_owned(),
@@ -107,7 +107,7 @@ impl Confinement {
     }
 
     /// Applies all restrictions and executes a program. Returns only on error.
-    pub fn exec(&self, program: &OsStr, argv: &[CString]) -> io::Error {
+    pub(crate) fn exec(&self, program: &OsStr, argv: &[CString]) -> io::Error {
         let Ok(program) = CString::new(program.as_bytes()) else {
             return io::ErrorKind::InvalidInput.into();
         };

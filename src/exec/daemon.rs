@@ -21,7 +21,7 @@ use super::process::{Pid, Process};
 use super::{How, children, start};
 
 /// A long-running child process.
-pub struct Daemon {
+pub(crate) struct Daemon {
     handle: Process,
     child: Mutex<Option<Child>>,
     /// Write end of the child's stdin. Open as long as the child may live.
@@ -31,7 +31,7 @@ pub struct Daemon {
 impl Daemon {
     /// Starts the child in its own process group, so that Ctrl-C on a terminal does not reach it.
     /// The caller reads its stderr.
-    pub fn start(
+    pub(crate) fn start(
         program: &Path,
         arguments: &[OsString],
     ) -> io::Result<(Daemon, Option<ChildStderr>)> {
@@ -39,7 +39,7 @@ impl Daemon {
     }
 
     /// Does the same, but removes `variables` from the environment.
-    pub fn start_without(
+    pub(crate) fn start_without(
         program: &Path,
         arguments: &[OsString],
         variables: &[&str],
@@ -59,18 +59,14 @@ impl Daemon {
         Ok((Daemon { handle, child: Mutex::new(Some(child)), _leash: leash }, stderr))
     }
 
-    pub fn pid(&self) -> u32 {
-        self.handle.pid as u32
-    }
-
     /// Asks the child to end (SIGTERM), or to hurry (SIGINT). The signals differ because two
     /// signals of one kind may be merged.
-    pub fn ask(&self, hurry: bool) {
+    pub(crate) fn ask(&self, hurry: bool) {
         self.handle.signal(if hurry { Signal::SIGINT } else { Signal::SIGTERM });
     }
 
     /// Blocks until the child has ended.
-    pub fn await_end(&self) {
+    pub(crate) fn await_end(&self) {
         while !self.handle.is_gone() {
             let mut fds = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut fds, PollTimeout::NONE);
@@ -79,7 +75,7 @@ impl Daemon {
 
     /// Reaps the child after its end, reaps dead orphans it left to this process, and returns how
     /// it ended.
-    pub fn bury(&self) -> io::Result<How> {
+    pub(crate) fn bury(&self) -> io::Result<How> {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut child) = child else { return Ok(How::Stopped) };
         let status = children::reap(&mut child)?;

@@ -18,13 +18,13 @@ use super::process::{Pid, Process};
 use super::{children, start};
 
 /// The standard streams of a child.
-pub struct Streams {
+pub(crate) struct Streams {
     pub input: File,
     pub output: File,
     pub errors: File,
 }
 
-pub struct Errand {
+pub(crate) struct Errand {
     handle: Process,
     child: Option<Child>,
 }
@@ -32,7 +32,7 @@ pub struct Errand {
 impl Errand {
     /// Starts the child in `directory` and in its own process group, so that Ctrl-C does not reach
     /// it.
-    pub fn start(
+    pub(crate) fn start(
         program: &Path,
         arguments: &[OsString],
         directory: &Path,
@@ -50,7 +50,7 @@ impl Errand {
     }
 
     /// Waits at most `time` for the child's end. Returns its exit code, or `None` if it still runs.
-    pub fn wait(&mut self, time: Duration) -> Option<i32> {
+    pub(crate) fn wait(&mut self, time: Duration) -> Option<i32> {
         let until = Instant::now() + time;
         while !self.handle.is_gone() {
             let left = until.saturating_duration_since(Instant::now());

@@ -78,7 +78,7 @@ struct Notes {
 /// Removes the file of this process at its end. The file of a killed process is removed by the next
 /// process that scans the directory. A living process keeps its file: a chain of steps creates it
 /// once, not for every step.
-pub fn forget() {
+pub(super) fn forget() {
     let mut own = own();
     if own.as_ref().is_some_and(|notes| notes.used.is_empty()) {
         let _ = own.take().map(|notes| fs::remove_file(notes.path));

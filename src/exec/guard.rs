@@ -25,7 +25,7 @@ use super::process::{own_pid, stat};
 use super::{children, start};
 
 /// The subcommand that ends the children of a dead process, found by its mark.
-pub const END_CHILDREN: &str = "end-children";
+pub(crate) const END_CHILDREN: &str = "end-children";
 
 /// Time that a child runs before the guard is started, unless a guard is already running.
 const SOON: Duration = Duration::from_millis(10);
@@ -47,13 +47,13 @@ enum Guard {
 }
 
 /// Makes children end with this process from now on. `program` is this program's executable.
-pub fn guard_children(program: PathBuf) {
+pub(crate) fn guard_children(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
 /// Returns the mark of everything this process starts, in addition to the marks of single children.
 /// No other process of this machine has the same mark, before or after.
-pub fn own_mark() -> &'static str {
+pub(crate) fn own_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
         let started = stat(own_pid()).map_or(0, |stat| stat.started);
@@ -73,7 +73,7 @@ pub(super) fn due(began: Instant) -> Option<Instant> {
 ///
 /// A worker calls this before its first task, so that no child of a killed worker survives. A run
 /// waits until a child has run for [`SOON`].
-pub fn start_guard() {
+pub(crate) fn start_guard() {
     let Some(program) = PROGRAM.get() else { return };
     let mut guard = guard();
     if let Guard::None = *guard {

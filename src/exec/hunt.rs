@@ -30,7 +30,7 @@ const BATCH: usize = 256;
 
 /// Ends every process on this machine whose mark starts with `mark_prefix`, and its descendants.
 /// Returns their number. They need not be descendants of this process.
-pub fn sweep(mark_prefix: &str) -> usize {
+pub(crate) fn sweep(mark_prefix: &str) -> usize {
     if mark_prefix.is_empty() {
         return 0;
     }
@@ -38,7 +38,7 @@ pub fn sweep(mark_prefix: &str) -> usize {
 }
 
 /// Does the same for every mark that satisfies `wanted`.
-pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
+pub(crate) fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
     #[cfg(test)]
     if crate::base::host::is_simulated() {
         // Simulated children end with their process.
@@ -48,7 +48,7 @@ pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
 }
 
 /// Returns the number of processes on this machine that [`sweep`] would end.
-pub fn left_behind(mark_prefix: &str) -> usize {
+pub(crate) fn left_behind(mark_prefix: &str) -> usize {
     let wanted = |mark: &str| mark.starts_with(mark_prefix);
     Hunt::everywhere(&wanted).look(false).alive.len()
 }
@@ -73,7 +73,7 @@ impl Quarry<'_> {
 
 /// Sends SIGTERM to one process if `is_it` confirms its identity. The process need not be a
 /// descendant.
-pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
+pub(crate) fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
     // Open the handle first and identify the process afterwards: the handle cannot refer to
     // another.
     let process = Process::open(pid as Pid)?;

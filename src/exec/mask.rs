@@ -24,13 +24,13 @@ const LINES: [usize; 2] = [64, 76];
 
 /// The values to hide. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Mask {
+pub(crate) struct Mask {
     search: Option<Arc<Search>>,
 }
 
 impl Mask {
     /// Creates a mask of these values. Empty values are ignored.
-    pub fn new(secrets: impl IntoIterator<Item = String>) -> Mask {
+    pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Mask {
         let mut forms = Vec::new();
         for secret in secrets {
             add_forms(&secret, &mut forms);
@@ -43,11 +43,11 @@ impl Mask {
     }
 
     /// Returns true if nothing is hidden: bytes may then pass without being copied.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.search.is_none()
     }
 
-    pub fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         let mut masked = Vec::with_capacity(bytes.len());
         let mut masker = self.masker();
         masker.feed(bytes, &mut masked);
@@ -55,13 +55,13 @@ impl Mask {
         masked
     }
 
-    pub fn text(&self, text: &str) -> String {
+    pub(crate) fn text(&self, text: &str) -> String {
         // Forms are valid UTF-8 strings, so the text between them is UTF-8 too.
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
     /// Returns the positions of secrets. They may overlap.
-    pub fn places(&self, bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    pub(crate) fn places(&self, bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
         let Some(search) = &self.search else { return Vec::new() };
         let (mut places, mut at) = (Vec::new(), 0);
         while at < bytes.len() {
@@ -77,7 +77,7 @@ impl Mask {
     }
 
     /// Creates a masker for one stream.
-    pub fn masker(&self) -> Masker {
+    pub(crate) fn masker(&self) -> Masker {
         Masker { search: self.search.clone(), held: Vec::new(), covered: 0 }
     }
 }
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Mask {
 }
 
 /// Masks one stream that arrives in pieces.
-pub struct Masker {
+pub(crate) struct Masker {
     search: Option<Arc<Search>>,
     /// The end of the input, if a secret may begin there.
     held: Vec<u8>,
@@ -101,7 +101,7 @@ pub struct Masker {
 
 impl Masker {
     /// Takes the next bytes and appends everything that is decided to `out`.
-    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(search) = self.search.clone() else {
             return out.extend_from_slice(bytes);
         };
@@ -116,7 +116,7 @@ impl Masker {
     }
 
     /// Appends the bytes held back. Call it at the end of the stream.
-    pub fn finish(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         if let Some(search) = self.search.clone() {
             search.mask(&self.held, &mut self.covered, true, out);
             self.held.clear();

@@ -13,7 +13,7 @@
 //! identified, so a reused pid is never hit. Children are reaped by pid only.
 
 mod at_work;
-pub mod capture;
+pub(crate) mod capture;
 mod children;
 mod confine;
 mod daemon;
@@ -21,7 +21,7 @@ mod errand;
 mod groups;
 mod guard;
 mod hunt;
-pub mod mask;
+pub(crate) mod mask;
 mod pipes;
 mod process;
 mod run;
@@ -31,43 +31,43 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod tool;
-mod whole;
+pub(crate) mod whole;
 
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-pub use at_work::at_work;
-pub use capture::{Capture, Captured, Mode};
-pub use children::{become_subreaper, end_all};
-pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
-pub use daemon::Daemon;
-pub use errand::{Errand, Streams};
-pub use guard::{END_CHILDREN, guard_children, own_mark, start_guard};
-pub use hunt::{ask_to_end, left_behind, sweep, sweep_if};
-pub use mask::{Mask, Masker};
-pub use run::run;
-pub use start::{
+pub(crate) use at_work::at_work;
+pub(crate) use capture::{Capture, Captured, Mode};
+pub(crate) use children::{become_subreaper, end_all};
+pub(crate) use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
+pub(crate) use daemon::Daemon;
+pub(crate) use errand::{Errand, Streams};
+pub(crate) use guard::{END_CHILDREN, guard_children, own_mark, start_guard};
+pub(crate) use hunt::{ask_to_end, left_behind, sweep, sweep_if};
+pub(crate) use mask::Mask;
+pub(crate) use run::run;
+pub(crate) use start::{
     FORCING_COLORS, LOCAL_TO_GIT, STRING_BYTES, StartError, lacks_descriptors, lacks_interpreter,
     lacks_resources, locate,
 };
-pub use stop::Stop;
-pub use tool::{Said, call};
-pub use whole::{WHOLE_BYTES, WholeText};
+pub(crate) use stop::Stop;
+pub(crate) use tool::{Said, call};
+pub(crate) use whole::WholeText;
 
 /// Cleans up before this process exits by itself.
-pub fn take_leave() {
+pub(crate) fn take_leave() {
     guard::leave();
     groups::forget();
 }
 
 /// The environment variable that identifies every descendant of a child.
-pub const MARK: &str = "ORCHESTRATE_MARK";
+pub(crate) const MARK: &str = "ORCHESTRATE_MARK";
 
 /// One child to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Order<'a> {
+pub(crate) struct Order<'a> {
     pub argv: &'a [String],
     pub cwd: &'a Path,
     /// Overrides the inherited environment; a later entry overrides an earlier one.
@@ -89,7 +89,7 @@ pub struct Order<'a> {
 
 impl<'a> Order<'a> {
     /// Creates an order without input, limits or environment changes.
-    pub fn new(argv: &'a [String], cwd: &'a Path, mark: &'a str) -> Order<'a> {
+    pub(crate) fn new(argv: &'a [String], cwd: &'a Path, mark: &'a str) -> Order<'a> {
         Order {
             argv,
             cwd,
@@ -108,7 +108,7 @@ impl<'a> Order<'a> {
 
 /// Determines when processes that outlive the child are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sweep {
+pub(crate) enum Sweep {
     /// Always: no process of an agent may continue after the agent has answered.
     Always,
     /// Only after a stop or a timeout of either kind: a plain command may leave a server running.
@@ -117,7 +117,7 @@ pub enum Sweep {
 
 /// The result of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub(crate) struct Ended {
     pub how: How,
     /// Number of processes that outlived the child: ended here, or left running if allowed.
     pub survivors: usize,
@@ -128,7 +128,7 @@ pub struct Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub(crate) enum How {
     Exited(i32),
     /// Ended by a signal that this process did not send.
     Killed(i32),
@@ -140,7 +140,7 @@ pub enum How {
 
 impl How {
     /// Returns the exit code by the conventions of shells and of `timeout`.
-    pub fn exit_code(&self) -> i32 {
+    pub(crate) fn exit_code(&self) -> i32 {
         match self {
             How::Exited(code) => *code,
             How::Killed(signal) => 128 + signal,

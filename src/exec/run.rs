@@ -31,7 +31,7 @@ const SURVIVORS_GRACE: Duration = Duration::from_millis(500);
 
 /// Runs a child to its end. Fails only if it could not be started or its pipes could not be served;
 /// the captures report their own write errors.
-pub fn run(
+pub(crate) fn run(
     order: &Order,
     out: &mut Capture,
     err: &mut Capture,

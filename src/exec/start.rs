@@ -22,7 +22,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{MARK, Order, children, guard};
 
 /// Longest argument or environment entry that Linux accepts, without its NUL.
-pub const STRING_BYTES: usize = 131_071;
+pub(crate) const STRING_BYTES: usize = 131_071;
 /// Search path for programs if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Time to wait for a program that another process has open for writing.
@@ -33,7 +33,7 @@ const ABSENT: &str = "it is not there";
 /// inherits them: its `git` would work in that repository instead of the child's own. They are
 /// those of `git rev-parse --local-env-vars`, one of earlier versions, and the one that makes git
 /// refuse to move refs. Without the count, config keys and values have no effect.
-pub const LOCAL_TO_GIT: [&str; 17] = [
+pub(crate) const LOCAL_TO_GIT: [&str; 17] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_CONFIG",
     "GIT_CONFIG_PARAMETERS",
@@ -56,11 +56,11 @@ pub const LOCAL_TO_GIT: [&str; 17] = [
 /// Variables that make programs print colors without a terminal. No child inherits them: this
 /// program reads its output, and the caller meant its own terminal. A step that wants colors sets
 /// them in its `env`.
-pub const FORCING_COLORS: [&str; 2] = ["FORCE_COLOR", "CLICOLOR_FORCE"];
+pub(crate) const FORCING_COLORS: [&str; 2] = ["FORCE_COLOR", "CLICOLOR_FORCE"];
 
 /// The reason why a child was not started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub(crate) enum StartError {
     #[error("there is no program to run: the command is empty")]
     Empty,
     #[error("`{program}` was not found{}", found_hint(.program))]
@@ -98,7 +98,7 @@ fn found_hint(program: &str) -> &'static str {
 
 impl StartError {
     /// Returns the exit code by the conventions of shells; 2 if the order itself is invalid.
-    pub fn exit_code(&self) -> i32 {
+    pub(crate) fn exit_code(&self) -> i32 {
         match self {
             StartError::NotFound { .. } | StartError::NoInterpreter { .. } => 127,
             StartError::NotExecutable { .. } => 126,
@@ -210,7 +210,7 @@ fn path<'a>(order: &Order<'a>) -> &'a OsStr {
 }
 
 /// Returns the path of a command's program, as [`super::run`] would find it from `cwd`.
-pub fn locate(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
+pub(crate) fn locate(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
     if !program.contains('/') {
         return look_up(program, path, cwd);
     }
@@ -308,14 +308,14 @@ fn explain(order: &Order, error: io::Error) -> StartError {
 }
 
 /// Returns true if a child could not be started for lack of file descriptors, processes or memory.
-pub fn lacks_resources(error: &io::Error) -> bool {
+pub(crate) fn lacks_resources(error: &io::Error) -> bool {
     const LACKS: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN, Errno::ENOMEM];
     error.raw_os_error().is_some_and(|code| LACKS.contains(&Errno::from_raw(code)))
 }
 
 /// Returns the error if this process cannot open the few file descriptors needed to start a child
 /// and to capture its output, else `None`.
-pub fn lacks_descriptors() -> Option<io::Error> {
+pub(crate) fn lacks_descriptors() -> Option<io::Error> {
     const NEEDED: usize = 16;
     let mut opened = Vec::with_capacity(NEEDED);
     for _ in 0..NEEDED {
@@ -331,7 +331,7 @@ pub fn lacks_descriptors() -> Option<io::Error> {
 
 /// Returns the error for a command that ended as if it were missing, if it is a script whose
 /// interpreter, to be found by `env`, is the missing program.
-pub fn lacks_interpreter(order: &Order) -> Option<StartError> {
+pub(crate) fn lacks_interpreter(order: &Order) -> Option<StartError> {
     let program = order.argv.first()?;
     let file = locate(program, path(order), order.cwd).ok()?;
     let line = first_line(&file)?;

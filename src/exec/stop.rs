@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// Asks running children to stop: level 1 gracefully, level 2 at once. Clones share the request,
 /// which is never withdrawn.
 #[derive(Clone, Debug)]
-pub struct Stop {
+pub(crate) struct Stop {
     shared: Arc<Shared>,
 }
 
@@ -24,14 +24,14 @@ struct Shared {
 }
 
 impl Stop {
-    pub fn new() -> io::Result<Stop> {
+    pub(crate) fn new() -> io::Result<Stop> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let reached = [event()?, event()?];
         Ok(Stop { shared: Arc::new(Shared { level: AtomicU8::new(0), reached }) })
     }
 
     /// Raises the level; never lowers it. Safe to call in a signal handler.
-    pub fn request(&self, level: u8) {
+    pub(crate) fn request(&self, level: u8) {
         let before = self.shared.level.fetch_max(level.min(2), Ordering::SeqCst);
         for event in &self.shared.reached[usize::from(before)..usize::from(level.clamp(before, 2))]
         {
@@ -40,18 +40,18 @@ impl Stop {
         }
     }
 
-    pub fn level(&self) -> u8 {
+    pub(crate) fn level(&self) -> u8 {
         self.shared.level.load(Ordering::SeqCst)
     }
 
     /// Sleeps until `time` has passed or a stop is requested. Returns true if the whole time
     /// passed.
-    pub fn sleep(&self, time: Duration) -> bool {
+    pub(crate) fn sleep(&self, time: Duration) -> bool {
         self.wait_above(0, time) == 0
     }
 
     /// Waits until the level is above `level` or `time` has passed. Returns the current level.
-    pub fn wait_above(&self, level: u8, time: Duration) -> u8 {
+    pub(crate) fn wait_above(&self, level: u8, time: Duration) -> u8 {
         let end = Instant::now() + time;
         while self.level() <= level {
             let left = end.saturating_duration_since(Instant::now());

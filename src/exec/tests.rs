@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::process::{self, Pid, stat};
+use super::whole::WHOLE_BYTES;
 use super::*;
 
 /// A child to be, with settings that suit most tests.

@@ -23,7 +23,7 @@ use super::{How, Order, StartError, children, start};
 
 /// The output of a tool.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub(crate) struct Said {
     pub how: How,
     pub out: Vec<u8>,
     pub err: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct Said {
 
 /// Runs a tool until it ends, times out, or `stop` is requested. Keeps at most `limit` bytes of
 /// each of its streams.
-pub fn call(
+pub(crate) fn call(
     order: &Order,
     hold: Option<&File>,
     limit: usize,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// The longest text that is in memory only.
-pub const WHOLE_BYTES: usize = 32 << 10;
+pub(crate) const WHOLE_BYTES: usize = 32 << 10;
 /// No reader follows the file, so writes are buffered.
 const BUFFER: usize = 64 << 10;
 /// Maximum number of names to try.
@@ -22,7 +22,7 @@ const MOST: u32 = 1000;
 
 /// A text that was captured as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WholeText {
+pub(crate) struct WholeText {
     /// The whole text, or its beginning if it is in a file.
     pub head: String,
     pub file: Option<TextFile>,
@@ -32,7 +32,7 @@ pub struct WholeText {
 
 /// A text in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextFile {
+pub(crate) struct TextFile {
     pub path: PathBuf,
     pub bytes: u64,
     pub sha256: String,
@@ -40,7 +40,7 @@ pub struct TextFile {
 
 impl WholeText {
     /// Stores a text that is already in memory, as if it was captured.
-    pub fn keep(text: &str, path: &Path) -> io::Result<WholeText> {
+    pub(crate) fn keep(text: &str, path: &Path) -> io::Result<WholeText> {
         let mut whole = Whole::new(path.to_owned());
         whole.put(text)?;
         whole.finish()

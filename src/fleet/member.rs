@@ -26,15 +26,15 @@ use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
 use crate::settings::QueueSettings;
 
-pub use crate::base::process::{Process, uptime_ms};
-pub use crate::base::random::chance;
+pub(crate) use crate::base::process::{Process, uptime_ms};
+pub(crate) use crate::base::random::chance;
 
 /// Number of leases without a heartbeat after which a member is forgotten.
 const FORGOTTEN: u64 = 100;
 
 /// A member's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Registration {
+pub(crate) struct Registration {
     pub schema: String,
     pub worker: String,
     pub agent: String,
@@ -58,7 +58,7 @@ pub struct Registration {
 }
 
 /// Returns all members that have registered and not left, including dead ones.
-pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
+pub(crate) fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
     let dir = queue.layout.workers();
     let mut found = Vec::new();
     for name in queue.disk().list(&dir)? {
@@ -71,7 +71,7 @@ pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
 
 /// Time of this process's last heartbeat, on a clock that also counts suspended time.
 #[derive(Clone, Default)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     last_ms: Arc<AtomicU64>,
 }
 
@@ -82,7 +82,7 @@ impl Pulse {
 
     /// Returns true if other members may consider this process dead: half a lease has passed
     /// without a heartbeat. Does not access the volume.
-    pub fn is_doubtful(&self, lease: Duration) -> bool {
+    pub(crate) fn is_doubtful(&self, lease: Duration) -> bool {
         let last = self.last_ms.load(Ordering::SeqCst);
         uptime_ms().saturating_sub(last) > lease.as_millis() as u64 / 2
     }
@@ -90,7 +90,7 @@ impl Pulse {
 
 /// A holder that was found dead, and the actions on its claims.
 #[derive(Debug)]
-pub struct Buried {
+pub(crate) struct Buried {
     pub worker: String,
     pub agent: Option<String>,
     /// Proof of death; `None` if its process is gone from this kernel.
@@ -102,29 +102,29 @@ pub struct Buried {
 
 /// Schedules long listings: they take at most a thousandth of the time, however many claims there
 /// are, but still run several times per lease.
-pub struct Rounds {
+pub(crate) struct Rounds {
     next: Instant,
     most: Duration,
 }
 
 impl Rounds {
-    pub fn new(lease: Duration) -> Rounds {
+    pub(crate) fn new(lease: Duration) -> Rounds {
         Rounds { next: host::instant(), most: lease / 6 }
     }
 
-    pub fn are_due(&self) -> bool {
+    pub(crate) fn are_due(&self) -> bool {
         host::instant() >= self.next
     }
 
     /// Reports the end of a listing that started at `since`.
-    pub fn looked(&mut self, since: Instant) {
+    pub(crate) fn looked(&mut self, since: Instant) {
         self.next = host::instant() + (host::since(since) * 1000).min(self.most);
     }
 }
 
 /// Finds dead holders of tasks and puts their tasks back. A member does this once per heartbeat; a
 /// process that waits for a task may do it too.
-pub struct Undertaker {
+pub(crate) struct Undertaker {
     queue: Arc<FsQueue>,
     process: Process,
     watch: DeathWatch,
@@ -139,7 +139,7 @@ pub struct Undertaker {
 }
 
 impl Undertaker {
-    pub fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
+    pub(crate) fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
         let lease_ms = lease.as_millis() as u64;
         Undertaker {
             queue,
@@ -155,7 +155,7 @@ impl Undertaker {
 
     /// Puts back the tasks of dead holders. Call it once per heartbeat: a process on another
     /// machine is judged by its heartbeats over many calls.
-    pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
+    pub(crate) fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
         if self.rounds.are_due() {
@@ -235,19 +235,19 @@ fn end_orphans(worker: &str) -> usize {
 }
 
 /// Parses the claim that a process belongs to from its environment marker.
-pub fn claim_of(mark: &str) -> Option<ClaimName> {
+pub(crate) fn claim_of(mark: &str) -> Option<ClaimName> {
     let (_, stem) = mark.strip_prefix("task-")?.split_once('/')?;
     ClaimName::parse(&format!("{stem}{ENDING}"))
 }
 
 /// Returns the environment marker that identifies the processes of a claimed task.
-pub fn mark(claim: &ClaimName) -> String {
+pub(crate) fn mark(claim: &ClaimName) -> String {
     format!("task-{}/{}", claim.task.id, claim.stem())
 }
 
 /// Ends the processes that earlier attempts at a claimed task have left on this machine. Spares
 /// those of later attempts: the caller may have lost its claim.
-pub fn end_earlier(claim: &ClaimName) -> usize {
+pub(crate) fn end_earlier(claim: &ClaimName) -> usize {
     let is_earlier = |other: ClaimName| {
         other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
     };
@@ -263,7 +263,7 @@ fn forget(queue: &FsQueue, worker: &str) {
 }
 
 /// Asks a member to finish its tasks and exit. The member notices within one round.
-pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
+pub(crate) fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
     let dir = queue.layout.drain();
     queue.disk().make_dirs(&dir)?;
     // Only the name of the file counts, and a name appears atomically.
@@ -271,7 +271,7 @@ pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
 }
 
 /// This process, as a member.
-pub struct Member {
+pub(crate) struct Member {
     queue: Arc<FsQueue>,
     registration: Registration,
     undertaker: Undertaker,
@@ -280,7 +280,7 @@ pub struct Member {
 
 impl Member {
     /// Joins the fleet: registers and writes the first heartbeat.
-    pub fn join(
+    pub(crate) fn join(
         queue: Arc<FsQueue>,
         agent: &str,
         concurrency: u32,
@@ -318,7 +318,7 @@ impl Member {
     }
 
     /// Announces that this member takes no new tasks.
-    pub fn say_draining(&mut self) -> io::Result<()> {
+    pub(crate) fn say_draining(&mut self) -> io::Result<()> {
         if self.registration.draining {
             return Ok(());
         }
@@ -327,7 +327,7 @@ impl Member {
     }
 
     /// Returns true if an operator has asked this member to finish its tasks and exit.
-    pub fn is_asked_to_drain(&self) -> io::Result<bool> {
+    pub(crate) fn is_asked_to_drain(&self) -> io::Result<bool> {
         let names = match self.queue.disk().list(&self.queue.layout.drain()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             names => names?,
@@ -336,12 +336,12 @@ impl Member {
     }
 
     /// Leaves the fleet, so that no other member has to detect it.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let _ = self.queue.sweep_own_tmp();
         forget(&self.queue, &self.registration.worker);
     }
 
-    pub fn beat(&self) -> io::Result<()> {
+    pub(crate) fn beat(&self) -> io::Result<()> {
         self.queue.beat()?;
         self.pulse.felt();
         // Other members may have removed the registration after a long silence.
@@ -352,13 +352,13 @@ impl Member {
     }
 
     /// Puts back the tasks of dead holders. Call it once per heartbeat.
-    pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
+    pub(crate) fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.undertaker.look_around()
     }
 }
 
 /// Waits until the stop level exceeds `level`, or until the timeout. Returns the current level.
-pub fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
+pub(crate) fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
     host::wait(time, &mut || stop.level() > level, || _ = stop.wait_above(level, time));
     stop.level()
 }

@@ -1,7 +1,7 @@
 //! Processes of a fleet: their registration, heartbeats and deaths, workers, and coordinators.
 
-pub mod coordinator;
-pub mod member;
-pub mod systemd;
-pub mod torture;
-pub mod worker;
+pub(crate) mod coordinator;
+pub(crate) mod member;
+pub(crate) mod systemd;
+pub(crate) mod torture;
+pub(crate) mod worker;

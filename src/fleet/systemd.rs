@@ -14,21 +14,21 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 /// Variables that a manager sets for the service and not for its children.
-pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+pub(crate) const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// Maximum wait while the manager's queue is full; then the message is dropped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection to the service manager, if there is one.
 #[derive(Debug)]
-pub struct Notifier {
+pub(crate) struct Notifier {
     line: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
     /// Reads the variables that the manager has set.
-    pub fn from(env: impl Fn(&str) -> Option<String>) -> Notifier {
+    pub(crate) fn from(env: impl Fn(&str) -> Option<String>) -> Notifier {
         let line = env("NOTIFY_SOCKET").filter(|name| !name.is_empty()).and_then(|name| {
             open(&name)
                 .map_err(|error| tracing::warn!("cannot notify systemd at `{name}`: {error}"))
@@ -39,28 +39,28 @@ impl Notifier {
     }
 
     /// Reports that the service has started.
-    pub fn ready(&self, status: &str) {
+    pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\n{}", status_line(status)));
     }
 
     /// Reports the current activity in a few words; `systemctl status` shows it.
-    pub fn status(&self, status: &str) {
+    pub(crate) fn status(&self, status: &str) {
         self.send(&status_line(status));
     }
 
     /// Reports that the service is alive. Call it at least every [`Notifier::watchdog`].
-    pub fn alive(&self) {
+    pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
     /// Reports that the service is stopping.
-    pub fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
     /// Interval of calls to [`Notifier::alive`]: half of the manager's watchdog timeout. `None`
     /// without a watchdog.
-    pub fn watchdog(&self) -> Option<Duration> {
+    pub(crate) fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 

@@ -25,7 +25,7 @@ const HANDED_ON: usize = 64 << 10;
 
 /// The result that an answer states about itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// `None` if the answer does not state it.
     pub success: Option<bool>,
     pub summary: Option<String>,
@@ -36,7 +36,7 @@ pub struct Answer {
 
 /// A completed task and the agent that did it.
 #[derive(Clone, Copy)]
-pub struct Done<'a> {
+pub(crate) struct Done<'a> {
     pub task: &'a FreeTask,
     pub id: &'a TaskId,
     pub agent: &'a str,
@@ -51,7 +51,7 @@ pub struct Done<'a> {
 
 /// A task to enqueue because of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FollowUp {
+pub(crate) struct FollowUp {
     /// The same for every execution of the preceding task. A caller that finds this ID in the queue
     /// must not enqueue the task again.
     pub id: TaskId,
@@ -61,7 +61,7 @@ pub struct FollowUp {
 
 /// The consequences of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FollowUps {
+pub(crate) struct FollowUps {
     pub tasks: Vec<FollowUp>,
     /// The reason for each refused follow-up, one sentence each.
     pub refused: Vec<String>,
@@ -70,7 +70,7 @@ pub struct FollowUps {
 }
 
 /// Reads the JSON block at the end of an answer. Returns the default if there is none.
-pub fn read(output: &str) -> Answer {
+pub(crate) fn read(output: &str) -> Answer {
     let Ok(block) = contract::ending(output) else { return Answer::default() };
     let text = |key: &str| {
         let text = block.get(key).and_then(Value::as_str).map(str::trim);
@@ -90,7 +90,7 @@ pub fn read(output: &str) -> Answer {
 
 impl Answer {
     /// Returns the reason if the agent reports failure although its command succeeded.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let told = || self.error.clone().or_else(|| self.summary.clone());
         (self.success == Some(false)).then(|| match told() {
             Some(reason) => format!("the agent says that it failed: {reason}"),
@@ -101,7 +101,7 @@ impl Answer {
 
 /// Returns the follow-up tasks of a completed task: those that the agent requests and, unless the
 /// agent reports failure, the next one of the task's own `next` chain.
-pub fn follow_ups(output: &str, done: Done, config: &Config, read_file: Read) -> FollowUps {
+pub(crate) fn follow_ups(output: &str, done: Done, config: &Config, read_file: Read) -> FollowUps {
     let answer = read(output);
     let mut making = Making { output, done, config, read_file, made: FollowUps::default() };
     let first = done.task.next.first();

@@ -23,14 +23,14 @@ use crate::worktree::After;
 use crate::yaml::problem::nearest;
 
 /// The schema of every task.
-pub const SCHEMA: &str = "task/v1";
+pub(crate) const SCHEMA: &str = "task/v1";
 const KIND: &str = "free";
 /// Default priority of a task.
 const PRIORITY: u8 = 5;
 
 /// A free task, in its author's words.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FreeTask {
+pub(crate) struct FreeTask {
     pub text: String,
     pub title: Option<String>,
     pub provider: Option<String>,
@@ -61,7 +61,7 @@ pub struct FreeTask {
 impl FreeTask {
     /// Parses the text of a task file. The error is one sentence, with the line number if there is
     /// one.
-    pub fn parse(text: &str) -> Result<FreeTask, String> {
+    pub(crate) fn parse(text: &str) -> Result<FreeTask, String> {
         refuse_zero_bytes(text)?;
         let parts = front::split(text).map_err(|problem| sentence(&problem))?;
         if parts.head.is_none() {
@@ -86,7 +86,7 @@ impl FreeTask {
     }
 
     /// Creates a task from text alone, without parsing a header.
-    pub fn plain(text: &str) -> Result<FreeTask, String> {
+    pub(crate) fn plain(text: &str) -> Result<FreeTask, String> {
         refuse_zero_bytes(text)?;
         if text.trim().is_empty() {
             return Err("it says nothing to do; write what is wanted as plain text".into());
@@ -96,7 +96,7 @@ impl FreeTask {
 
     /// Checks that `agent` can do the task under these settings, before the task is enqueued. The
     /// error states why not.
-    pub fn check(&self, config: &Config, agent: &str) -> Result<(), String> {
+    pub(crate) fn check(&self, config: &Config, agent: &str) -> Result<(), String> {
         if let Some(fault) = agent_fault(agent) {
             return Err(format!("`{agent}` cannot name an agent: {fault}"));
         }
@@ -119,7 +119,11 @@ impl FreeTask {
     }
 
     /// Returns the provider that answers the task: its own, its agent's, or the default one.
-    pub fn provider<'a>(&'a self, config: &'a Config, agent: &str) -> Result<String, String> {
+    pub(crate) fn provider<'a>(
+        &'a self,
+        config: &'a Config,
+        agent: &str,
+    ) -> Result<String, String> {
         let configured = || config.agent(agent).provider;
         let name = self.provider.clone().or_else(configured);
         let name = name.unwrap_or_else(|| config.default_provider.clone());
@@ -133,7 +137,7 @@ impl FreeTask {
 
     /// Returns a short label for lists: the title or first line, or else the names of the spell and
     /// the work item.
-    pub fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         let words = self.words();
         if !words.is_empty() {
             return words;
@@ -145,7 +149,7 @@ impl FreeTask {
     }
 
     /// Returns the title, or else the first line of the text, cut to 80 characters.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         const SHOWN: usize = 80;
         let first = || self.text.lines().map(str::trim).find(|line| !line.is_empty());
         let words = self.title.as_deref().or_else(first).unwrap_or_default();
@@ -157,7 +161,7 @@ impl FreeTask {
     }
 
     /// Builds the task as it is put into an inbox. The same ID always gives the same name.
-    pub fn task(&self, agent: &str, id: &TaskId, ticket: &str, crash_limit: u32) -> Task {
+    pub(crate) fn task(&self, agent: &str, id: &TaskId, ticket: &str, crash_limit: u32) -> Task {
         let stem = |source: &String| Some(Path::new(source).file_stem()?.to_str()?.to_owned());
         let words = self.source.as_ref().and_then(stem).unwrap_or_else(|| self.heading());
         let priority = self.priority.unwrap_or(PRIORITY);
@@ -177,7 +181,7 @@ impl FreeTask {
     }
 
     /// Builds the JSON document of the task.
-    pub fn document(&self, agent: &str, id: &TaskId, ticket: &str) -> Map<String, Value> {
+    pub(crate) fn document(&self, agent: &str, id: &TaskId, ticket: &str) -> Map<String, Value> {
         let mut document = Map::new();
         let mut put = |key: &str, value: Value| {
             if !value.is_null() {
@@ -210,7 +214,7 @@ impl FreeTask {
     }
 
     /// Parses a task's JSON document. The error names the invalid member.
-    pub fn from_document(document: &Map<String, Value>) -> Result<FreeTask, String> {
+    pub(crate) fn from_document(document: &Map<String, Value>) -> Result<FreeTask, String> {
         let is = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         if is("schema") != SCHEMA || is("kind") != KIND {
             return Err(format!(
@@ -311,20 +315,20 @@ fn refuse_document(text: &str) -> Result<(), String> {
 }
 
 /// Returns the time at which an ID was created, from its first ten characters.
-pub fn made_at(id: &TaskId) -> Time {
+pub(crate) fn made_at(id: &TaskId) -> Time {
     const ALPHABET: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let digit = |c: char| ALPHABET.find(c).unwrap_or(0) as i64;
     Time(id.as_str().chars().take(10).fold(0, |sum, c| (sum << 5) | digit(c)))
 }
 
 /// Returns the batch of tasks that belong to no run: a day in UTC, `YYYYMMDD`.
-pub fn day(at: Time) -> String {
+pub(crate) fn day(at: Time) -> String {
     at.to_stamp()[..8].to_owned()
 }
 
 /// Returns the ID of a task's follow-up. It is the same for every execution of the task, so that a
 /// follow-up is not enqueued twice.
-pub fn follow_up_id(after: &TaskId, index: usize) -> TaskId {
+pub(crate) fn follow_up_id(after: &TaskId, index: usize) -> TaskId {
     let digest = sha256(format!("{after}/{index}").as_bytes());
     // The first sixteen bits keep follow-ups in the order in which they were requested.
     let random = u128::from_str_radix(&digest[..16], 16).unwrap_or_default();

@@ -23,11 +23,11 @@ use crate::workflow::Configured;
 use crate::workflow::bead::{Bead, BeadError, is_file};
 use crate::workflow::plan::{InputMode, Isolation, Param};
 
-pub use crate::attempt::prompt::spell::Read;
+pub(crate) use crate::attempt::prompt::spell::Read;
 
 impl FreeTask {
     /// Builds the work with which `agent` executes the task. The error is one sentence.
-    pub fn work(
+    pub(crate) fn work(
         &self,
         config: &Config,
         agent: &str,
@@ -90,7 +90,7 @@ impl FreeTask {
 
     /// Returns true if the answer must report its result, as with every spell. For a task of plain
     /// text, any answer is valid.
-    pub fn keeps_contract(&self, config: &Config, agent: &str) -> bool {
+    pub(crate) fn keeps_contract(&self, config: &Config, agent: &str) -> bool {
         self.spell.is_some() || config.agent(agent).spell.is_some()
     }
 

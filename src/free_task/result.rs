@@ -17,14 +17,14 @@ use crate::workspace::Workspace;
 
 /// A free task whose result has been judged.
 #[derive(Debug)]
-pub struct Concluded {
+pub(crate) struct Concluded {
     pub record: Record,
     pub answer: Answer,
     pub follow_ups: FollowUps,
 }
 
 /// Judges an execution. `log` contains its output if the record does not hold all of it.
-pub fn conclude(
+pub(crate) fn conclude(
     done: Done,
     mut record: Record,
     log: &Path,
@@ -80,7 +80,7 @@ fn output(record: &Record, log: &Path) -> String {
 
 /// Enqueues follow-ups. Call it before the preceding task is completed: another execution of that
 /// task makes the same follow-ups. Skips those that an earlier attempt has enqueued already.
-pub fn put_out(
+pub(crate) fn put_out(
     queue: &dyn Queue,
     follow_ups: &[FollowUp],
     crash_limit: u32,
@@ -98,7 +98,7 @@ pub fn put_out(
 
 impl Concluded {
     /// Returns the members of the task's status that its record does not contain.
-    pub fn members(&self) -> Map<String, Value> {
+    pub(crate) fn members(&self) -> Map<String, Value> {
         let Concluded { answer, follow_ups, .. } = self;
         let mut members = Map::new();
         if let Some(summary) = &answer.summary {

@@ -26,7 +26,7 @@ const LEASE_MS: u64 = 30_000;
 
 /// The owner of a heartbeat file, and its purpose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Owner {
+pub(crate) struct Owner {
     #[serde(flatten, deserialize_with = "crate::base::json::flattened")]
     pub process: Process,
     pub doing: String,
@@ -47,20 +47,20 @@ impl std::fmt::Display for Owner {
 }
 
 /// Returns a unique random token.
-pub fn new_word() -> String {
+pub(crate) fn new_word() -> String {
     random::word(random::chance())
 }
 
 /// Heartbeat of this process, visible to others as long as this value lives.
 #[derive(Debug)]
-pub struct Presence {
+pub(crate) struct Presence {
     pub word: String,
     path: PathBuf,
     beats: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Presence {
-    pub fn enter(dir: &Path, doing: &str) -> io::Result<Presence> {
+    pub(crate) fn enter(dir: &Path, doing: &str) -> io::Result<Presence> {
         fs::create_dir_all(dir)?;
         let word = new_word();
         let path = dir.join(&word);
@@ -106,31 +106,31 @@ impl Drop for Presence {
 }
 
 /// Monitors the heartbeats of other processes.
-pub struct Watch {
+pub(crate) struct Watch {
     this: Process,
     deaths: DeathWatch,
 }
 
 /// State of another process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sight {
+pub(crate) struct Sight {
     pub owner: Option<Owner>,
     pub dead: bool,
 }
 
 impl Watch {
-    pub fn new() -> Watch {
+    pub(crate) fn new() -> Watch {
         Watch::with_lease(LEASE_MS)
     }
 
     /// Creates a monitor for processes that may be silent longer, because they check on themselves.
     /// The lease is at least the default.
-    pub fn with_lease(lease_ms: u64) -> Watch {
+    pub(crate) fn with_lease(lease_ms: u64) -> Watch {
         let lease_ms = lease_ms.max(LEASE_MS);
         Watch { this: Process::this(), deaths: DeathWatch::new(lease_ms) }
     }
 
-    pub fn look(&mut self, dir: &Path, word: &str) -> Sight {
+    pub(crate) fn look(&mut self, dir: &Path, word: &str) -> Sight {
         let bytes = fs::read(dir.join(word)).ok();
         let owner = bytes.as_deref().and_then(read_owner);
         let dead = match &owner {
@@ -154,12 +154,12 @@ fn read_owner(bytes: &[u8]) -> Option<Owner> {
 
 /// Removes the heartbeat file of a dead process. Call it only after no lock holds the process's
 /// token: a token without a heartbeat file belongs to an unknown process, which may be alive.
-pub fn forget(dir: &Path, word: &str) {
+pub(crate) fn forget(dir: &Path, word: &str) {
     let _ = fs::remove_file(dir.join(word));
 }
 
 /// Removes the heartbeat files of dead processes of this kernel, except for tokens in use.
-pub fn sweep(dir: &Path, in_use: &dyn Fn(&str) -> bool) {
+pub(crate) fn sweep(dir: &Path, in_use: &dyn Fn(&str) -> bool) {
     let mut watch = Watch::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -25,13 +25,13 @@ use super::heartbeat::{self, Presence, Watch, new_word};
 use crate::disk::{self, faulty::has_locks, locks::try_lock};
 
 /// Maximum time to wait for another holder.
-pub const WAIT: Duration = Duration::from_secs(120);
+pub(crate) const WAIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
 const FREE: &str = "free.";
 const HELD: &str = "held.";
 
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub(crate) enum LockError {
     #[error("the repository is in use: {owner}; waited {} s", waited.as_secs())]
     Busy { owner: String, waited: Duration },
     #[error("the lock of the repository was lost: others thought that this process was dead")]
@@ -42,7 +42,7 @@ pub enum LockError {
 
 /// The lock, held until it is dropped.
 #[derive(Debug)]
-pub struct Lock {
+pub(crate) struct Lock {
     batons: PathBuf,
     me: Presence,
     held: Option<Arc<File>>,
@@ -57,7 +57,7 @@ enum Baton {
 impl Lock {
     /// Takes the lock of the repository with this common directory. After `wait`, fails with the
     /// holder.
-    pub fn take(common: &Path, doing: &str, wait: Duration) -> Result<Lock, LockError> {
+    pub(crate) fn take(common: &Path, doing: &str, wait: Duration) -> Result<Lock, LockError> {
         let home = common.join("coven");
         Lock::take_in(&home, doing, wait).map_err(|error| match error {
             Trouble::Busy { owner } => LockError::Busy { owner, waited: wait },
@@ -102,13 +102,13 @@ impl Lock {
     }
 
     /// Returns a `git` for a directory. Each of its commands holds the kernel lock while it runs.
-    pub fn git(&self, dir: &Path) -> Result<Git, LockError> {
+    pub(crate) fn git(&self, dir: &Path) -> Result<Git, LockError> {
         self.is_held()?;
         Ok(Git::at(dir).holding(self.held.clone()))
     }
 
     /// Fails if this process slept long enough to lose the lock: it must not continue.
-    pub fn is_held(&self) -> Result<(), LockError> {
+    pub(crate) fn is_held(&self) -> Result<(), LockError> {
         let mine = self.batons.join(format!("{HELD}{}", self.me.word));
         match listed(&mine) {
             Ok(true) => Ok(()),
@@ -139,7 +139,7 @@ impl From<io::Error> for Trouble {
 }
 
 /// Directory with the heartbeat files of processes that hold something of a repository.
-pub fn owners(home: &Path) -> PathBuf {
+pub(crate) fn owners(home: &Path) -> PathBuf {
     home.join("owners")
 }
 
@@ -211,7 +211,7 @@ fn listed(path: &Path) -> io::Result<bool> {
 
 /// Takes only a kernel lock, for commands in one directory: every `git` that gets it holds it, so
 /// it becomes free only after the last one has ended.
-pub fn take_kernel(path: &Path, wait: Duration) -> Result<Option<Arc<File>>, LockError> {
+pub(crate) fn take_kernel(path: &Path, wait: Duration) -> Result<Option<Arc<File>>, LockError> {
     kernel_lock(path, Instant::now() + wait).map_err(|error| match error {
         Trouble::Busy { owner } => LockError::Busy { owner, waited: wait },
         Trouble::Io(source) => LockError::Io { path: path.to_owned(), source },

@@ -7,9 +7,9 @@
 //! **Invariant:** a call states everything that it depends on. Variables such as `GIT_DIR`, which a
 //! hook has in its environment, do not reach it.
 
-pub mod heartbeat;
-pub mod lock;
-pub mod repo;
+pub(crate) mod heartbeat;
+pub(crate) mod lock;
+pub(crate) mod repo;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use crate::exec::{self, How, Order, Said, StartError, Stop};
 
-pub use lock::{Lock, LockError};
-pub use repo::{Entry, Repo};
+pub(crate) use lock::{Lock, LockError};
+pub(crate) use repo::Repo;
 
 /// Time limit of a command that does not use the network.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -47,7 +47,7 @@ const SETTINGS: [&str; 12] = [
 
 /// Variables that would change the behavior of `git`, in addition to those that no child process
 /// inherits ([`exec::LOCAL_TO_GIT`]).
-pub const NOT_INHERITED: [&str; 9] = [
+pub(crate) const NOT_INHERITED: [&str; 9] = [
     "GIT_CEILING_DIRECTORIES",
     "GIT_EXTERNAL_DIFF",
     "GIT_DIFF_OPTS",
@@ -61,7 +61,7 @@ pub const NOT_INHERITED: [&str; 9] = [
 
 /// Reason why a `git` command did not succeed.
 #[derive(Debug, thiserror::Error)]
-pub enum GitError {
+pub(crate) enum GitError {
     #[error("`git` was not found in PATH")]
     NotThere,
     #[error("cannot run `git`: {0}")]
@@ -78,23 +78,11 @@ pub enum GitError {
     Odd { what: String, fault: &'static str },
 }
 
-impl GitError {
-    /// Returns the exit code by shell conventions.
-    pub fn exit_code(&self) -> i32 {
-        match self {
-            GitError::NotThere => 127,
-            GitError::Start(error) => error.exit_code(),
-            GitError::TimedOut { .. } => 124,
-            GitError::Failed { code, .. } => *code,
-            GitError::Stopped { .. } => 143,
-            GitError::TooOld { .. } | GitError::Odd { .. } => 1,
-        }
-    }
-}
+impl GitError {}
 
 /// `git` in one directory.
 #[derive(Clone, Debug)]
-pub struct Git {
+pub(crate) struct Git {
     dir: PathBuf,
     limit: Duration,
     env: Vec<(String, OsString)>,
@@ -106,7 +94,7 @@ pub struct Git {
 }
 
 impl Git {
-    pub fn at(dir: &Path) -> Git {
+    pub(crate) fn at(dir: &Path) -> Git {
         let env = [
             ("GIT_TERMINAL_PROMPT", "0"),
             ("GIT_OPTIONAL_LOCKS", "0"),
@@ -121,33 +109,33 @@ impl Git {
     }
 
     /// Returns the working directory.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub fn within(self, limit: Duration) -> Git {
+    pub(crate) fn within(self, limit: Duration) -> Git {
         Git { limit, ..self }
     }
 
     /// Allows commands to be stopped.
-    pub fn until(self, stop: Option<Stop>) -> Git {
+    pub(crate) fn until(self, stop: Option<Stop>) -> Git {
         Git { stop, ..self }
     }
 
-    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Git {
+    pub(crate) fn env(mut self, name: &str, value: impl Into<OsString>) -> Git {
         self.env.push((name.to_owned(), value.into()));
         self
     }
 
     /// Adds a setting for these calls: `user.name=A`.
-    pub fn setting(mut self, setting: impl Into<String>) -> Git {
+    pub(crate) fn setting(mut self, setting: impl Into<String>) -> Git {
         self.settings.push(setting.into());
         self
     }
 
     /// Ignores the user's merge options for a branch: with `--squash` or a strategy, a merge would
     /// have a different result.
-    pub fn plain_merges(self, branch: &str) -> Git {
+    pub(crate) fn plain_merges(self, branch: &str) -> Git {
         // Not passed with `-c`: a branch name may contain a `=`.
         self.env("GIT_CONFIG_COUNT", "1")
             .env("GIT_CONFIG_KEY_0", format!("branch.{branch}.mergeoptions"))
@@ -155,12 +143,12 @@ impl Git {
     }
 
     /// Makes every command hold a locked file open.
-    pub fn holding(self, hold: Option<Arc<File>>) -> Git {
+    pub(crate) fn holding(self, hold: Option<Arc<File>>) -> Git {
         Git { hold, ..self }
     }
 
     /// Runs a command and accepts any exit code.
-    pub fn said(&self, args: &[&str]) -> Result<Said, GitError> {
+    pub(crate) fn said(&self, args: &[&str]) -> Result<Said, GitError> {
         self.said_to(args, None)
     }
 
@@ -192,7 +180,7 @@ impl Git {
     }
 
     /// Runs a command that must succeed, and returns its output.
-    pub fn bytes(&self, args: &[&str]) -> Result<Vec<u8>, GitError> {
+    pub(crate) fn bytes(&self, args: &[&str]) -> Result<Vec<u8>, GitError> {
         let said = self.said(args)?;
         match said.how.exit_code() {
             0 => Ok(said.out),
@@ -202,7 +190,7 @@ impl Git {
 
     /// Like [`bytes`](Self::bytes), with `input` on stdin, for example a long list of names. The
     /// command does not hold the locked file.
-    pub fn fed(&self, args: &[&str], input: &[u8]) -> Result<Vec<u8>, GitError> {
+    pub(crate) fn fed(&self, args: &[&str], input: &[u8]) -> Result<Vec<u8>, GitError> {
         let said = self.said_to(args, Some(input))?;
         match said.how.exit_code() {
             0 => Ok(said.out),
@@ -212,26 +200,26 @@ impl Git {
 
     /// Runs a command that must succeed, and returns its output as text, without the last line
     /// break. Fails if the output is not UTF-8.
-    pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
+    pub(crate) fn text(&self, args: &[&str]) -> Result<String, GitError> {
         let text = String::from_utf8(self.bytes(args)?);
         let text =
             text.map_err(|_| GitError::Odd { what: what(args), fault: "what is not UTF-8 text" })?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 
-    pub fn run(&self, args: &[&str]) -> Result<(), GitError> {
+    pub(crate) fn run(&self, args: &[&str]) -> Result<(), GitError> {
         self.bytes(args).map(drop)
     }
 
     /// Returns the NUL-terminated names that a command prints. Replaces invalid UTF-8.
-    pub fn names(&self, args: &[&str]) -> Result<Vec<String>, GitError> {
+    pub(crate) fn names(&self, args: &[&str]) -> Result<Vec<String>, GitError> {
         let bytes = self.bytes(args)?;
         let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
     /// Runs a command that answers a question: exit code 0 means yes, 1 means no.
-    pub fn is(&self, args: &[&str]) -> Result<bool, GitError> {
+    pub(crate) fn is(&self, args: &[&str]) -> Result<bool, GitError> {
         let said = self.said(args)?;
         match said.how.exit_code() {
             0 => Ok(true),
@@ -241,7 +229,7 @@ impl Git {
     }
 
     /// Returns the commit that a name refers to, or `None` if there is none.
-    pub fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
+    pub(crate) fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
         let name = format!("{name}^{{commit}}");
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &name];
         let said = self.said(&args)?;
@@ -253,12 +241,12 @@ impl Git {
     }
 
     /// Returns true if `new` contains all commits of `old`.
-    pub fn contains(&self, new: &str, old: &str) -> Result<bool, GitError> {
+    pub(crate) fn contains(&self, new: &str, old: &str) -> Result<bool, GitError> {
         self.is(&["merge-base", "--is-ancestor", old, new])
     }
 
     /// Sets an author for commits if none is configured.
-    pub fn with_author(self) -> Result<Git, GitError> {
+    pub(crate) fn with_author(self) -> Result<Git, GitError> {
         let mut git = self;
         for (key, stand_in) in
             [("user.name", "orchestrate"), ("user.email", "orchestrate@localhost")]
@@ -274,7 +262,7 @@ impl Git {
 }
 
 /// Returns the error for a command that failed.
-pub fn failed(args: &[&str], said: &Said) -> GitError {
+pub(crate) fn failed(args: &[&str], said: &Said) -> GitError {
     GitError::Failed { what: what(args), code: said.how.exit_code(), said: last_lines(said) }
 }
 
@@ -296,11 +284,11 @@ fn last_lines(said: &Said) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A repository with one commit on `main`, that no settings of the user reach.
-    pub fn repository() -> (tempfile::TempDir, PathBuf) {
+    pub(crate) fn repository() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap().join("repo");
         std::fs::create_dir(&top).unwrap();
@@ -314,7 +302,7 @@ pub mod tests {
     }
 
     /// Writes a file and commits it.
-    pub fn commit(top: &Path, name: &str, content: &str) -> String {
+    pub(crate) fn commit(top: &Path, name: &str, content: &str) -> String {
         std::fs::write(top.join(name), content).unwrap();
         let git = Git::at(top);
         git.run(&["add", "-A"]).unwrap();

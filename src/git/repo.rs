@@ -9,14 +9,13 @@ use super::lock::{self, Lock, LockError};
 use super::{Git, GitError};
 
 /// Name of the remote in use.
-pub const REMOTE: &str = "origin";
+pub(crate) const REMOTE: &str = "origin";
 
 /// A repository and the working copy that contains the workspace.
 #[derive(Clone, Debug)]
-pub struct Repo {
+pub(crate) struct Repo {
     /// The workspace, with symlinks resolved: the top of the working copy or a directory in it.
     pub workspace: PathBuf,
-    pub top: PathBuf,
     /// Path from the top to the workspace; empty if they are the same.
     pub prefix: PathBuf,
     /// The common directory of all worktrees.
@@ -25,7 +24,7 @@ pub struct Repo {
 
 /// One entry of the list of worktrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub path: PathBuf,
     /// The commit that it is at.
     pub head: Option<String>,
@@ -39,7 +38,7 @@ pub struct Entry {
 
 /// Reason why a directory is not in a usable working copy.
 #[derive(Debug, thiserror::Error)]
-pub enum RepoError {
+pub(crate) enum RepoError {
     #[error("`{}` is in no working copy of a git repository", path.display())]
     None { path: PathBuf },
     #[error("cannot open `{}`: {source}", path.display())]
@@ -49,7 +48,7 @@ pub enum RepoError {
 }
 
 impl Repo {
-    pub fn open(workspace: &Path) -> Result<Repo, RepoError> {
+    pub(crate) fn open(workspace: &Path) -> Result<Repo, RepoError> {
         let io = |source| RepoError::Io { path: workspace.to_owned(), source };
         let workspace = workspace.canonicalize().map_err(io)?;
         let git = Git::at(&workspace);
@@ -70,29 +69,29 @@ impl Repo {
         let top = top.canonicalize().map_err(io)?;
         let common = common.canonicalize().map_err(io)?;
         let prefix = workspace.strip_prefix(&top).map_err(|_| none())?.to_owned();
-        Ok(Repo { workspace, top, prefix, common })
+        Ok(Repo { workspace, prefix, common })
     }
 
-    pub fn git(&self) -> Git {
+    pub(crate) fn git(&self) -> Git {
         Git::at(&self.workspace)
     }
 
     /// Directory for orchestrate's files of the repository: never in a working copy.
-    pub fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.common.join("coven")
     }
 
-    pub fn lock(&self, doing: &str) -> Result<Lock, LockError> {
+    pub(crate) fn lock(&self, doing: &str) -> Result<Lock, LockError> {
         self.lock_within(doing, lock::WAIT)
     }
 
-    pub fn lock_within(&self, doing: &str, wait: Duration) -> Result<Lock, LockError> {
+    pub(crate) fn lock_within(&self, doing: &str, wait: Duration) -> Result<Lock, LockError> {
         Lock::take(&self.common, doing, wait)
     }
 
     /// Returns all worktrees. Call it under the lock, because the list cannot be read while a
     /// worktree is being added.
-    pub fn worktrees(&self, git: &Git) -> Result<Vec<Entry>, GitError> {
+    pub(crate) fn worktrees(&self, git: &Git) -> Result<Vec<Entry>, GitError> {
         match git.bytes(&["worktree", "list", "--porcelain", "-z"]) {
             Ok(list) => Ok(entries(&list)),
             // An unknown option: this one is the newest of all options that orchestrate uses.
@@ -104,13 +103,13 @@ impl Repo {
     }
 
     /// Returns true if there is a remote to fetch from.
-    pub fn has_remote(&self) -> Result<bool, GitError> {
+    pub(crate) fn has_remote(&self) -> Result<bool, GitError> {
         self.git().is(&["config", "--get", &format!("remote.{REMOTE}.url")])
     }
 
     /// Returns the default base branch: the one that is checked out here, else the default branch
     /// of the remote, else `main` or `master`.
-    pub fn default_base(&self) -> Result<Option<String>, GitError> {
+    pub(crate) fn default_base(&self) -> Result<Option<String>, GitError> {
         let git = self.git();
         if let Some(name) = symbolic(&git, "HEAD")? {
             return Ok(name.strip_prefix("refs/heads/").map(str::to_owned));
@@ -130,12 +129,12 @@ impl Repo {
 }
 
 /// Returns the full name of a branch.
-pub fn branch(name: &str) -> String {
+pub(crate) fn branch(name: &str) -> String {
     format!("refs/heads/{name}")
 }
 
 /// Returns the full name of a remote branch, as of the last fetch.
-pub fn of_remote(name: &str) -> String {
+pub(crate) fn of_remote(name: &str) -> String {
     format!("refs/remotes/{REMOTE}/{name}")
 }
 
@@ -145,17 +144,17 @@ fn path_of(git: &Git, question: &str) -> Result<PathBuf, GitError> {
 }
 
 /// Returns the git directory of one worktree.
-pub fn git_dir(git: &Git) -> Result<PathBuf, GitError> {
+pub(crate) fn git_dir(git: &Git) -> Result<PathBuf, GitError> {
     path_of(git, "--absolute-git-dir")
 }
 
 /// Returns the top of the working copy that contains a directory.
-pub fn top_level(git: &Git) -> Result<PathBuf, GitError> {
+pub(crate) fn top_level(git: &Git) -> Result<PathBuf, GitError> {
     path_of(git, "--show-toplevel")
 }
 
 /// Returns the final target of a symbolic ref, or `None` if the name is not one.
-pub fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
+pub(crate) fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
     let args = ["symbolic-ref", "--quiet", name];
     let said = git.said(&args)?;
     match said.how.exit_code() {
@@ -198,7 +197,7 @@ mod tests {
         let (dir, top) = repository();
         std::fs::create_dir_all(top.join("a/b")).unwrap();
         let repo = Repo::open(&top.join("a/b")).unwrap();
-        assert_eq!((&repo.top, repo.prefix.as_path()), (&top, Path::new("a/b")));
+        assert_eq!(repo.prefix, Path::new("a/b"));
         assert_eq!(repo.common, top.join(".git"));
         assert!(matches!(Repo::open(dir.path()), Err(RepoError::None { .. })));
         assert!(matches!(Repo::open(&top.join(".git")), Err(RepoError::None { .. })));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Edge, EdgeKind, Graph, Node, Shape, id, printable};
 
-pub fn draw(graph: &Graph) -> String {
+pub(crate) fn draw(graph: &Graph) -> String {
     let title = escape(&graph.title);
     let mut out = format!(
         "digraph workflow {{\n  graph [label=\"{title}\", labelloc=t, fontname=\"sans-serif\"];\n  \
@@ -77,7 +77,7 @@ fn arrow(edge: &Edge) -> String {
 }
 
 /// Escapes text for double quotes. Graphviz interprets entities, so an ampersand becomes one.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
         match letter {

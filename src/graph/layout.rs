@@ -8,9 +8,9 @@
 use super::{EdgeKind, Graph};
 
 /// Maximum number of nodes side by side.
-pub const WIDEST: usize = 4;
+pub(super) const WIDEST: usize = 4;
 
-pub struct Layout {
+pub(super) struct Layout {
     pub rows: usize,
     pub columns: usize,
     /// Row and column of each node.
@@ -18,7 +18,7 @@ pub struct Layout {
 }
 
 /// Places the nodes, at most `widest` of them side by side.
-pub fn place(graph: &Graph, widest: usize) -> Layout {
+pub(super) fn place(graph: &Graph, widest: usize) -> Layout {
     let count = graph.nodes.len();
     if graph.sequence {
         return Layout {

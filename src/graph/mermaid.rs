@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Edge, EdgeKind, Graph, Shape, State, id, printable};
 
-pub fn draw(graph: &Graph) -> String {
+pub(crate) fn draw(graph: &Graph) -> String {
     let mut out = String::from("flowchart TD\n");
     let _ = writeln!(out, "  accTitle: {}", title(&graph.title));
     nodes(graph, None, 1, &mut out);
@@ -74,7 +74,7 @@ fn title(text: &str) -> String {
 /// Escapes text for double quotes. Letters, digits, blanks and a few signs stay, and a few more
 /// signs after a letter or digit. All other characters become their code points, because many have
 /// a meaning here: quotes, markup, entities, `%%` comments, formulas and Markdown lists.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     let mut after_word = false;
     for (index, letter) in text.chars().map(printable).enumerate() {

@@ -4,10 +4,10 @@
 //! **Invariant:** this module has no side effects, and no text of an author reaches a picture
 //! unescaped. Nodes are identified by numbers, `n0`, `n1`, …; names are ordinary text.
 
-pub mod dot;
+pub(crate) mod dot;
 mod layout;
-pub mod mermaid;
-pub mod svg;
+pub(crate) mod mermaid;
+pub(crate) mod svg;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::workflow::plan::{
 /// Maximum length of a condition in a node.
 const LONGEST: usize = 60;
 
-pub struct Graph {
+pub(crate) struct Graph {
     pub title: String,
     /// True if its steps follow each other; false if they wait for the nodes that they name.
     pub sequence: bool,
@@ -36,7 +36,7 @@ pub struct Graph {
     pub edges: Vec<Edge>,
 }
 
-pub struct Node {
+pub(crate) struct Node {
     pub name: String,
     /// Its path in the run; in a loop over items, the path in the newest item.
     pub path: String,
@@ -56,7 +56,7 @@ pub struct Node {
 }
 
 /// State of a run at a node. In a loop over items, it describes the newest item.
-pub struct Progress {
+pub(crate) struct Progress {
     pub state: State,
     pub attempts: u32,
     /// Rounds started, or items done.
@@ -66,7 +66,7 @@ pub struct Progress {
 
 /// The kind of a node, in the author's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A command line.
     Exec,
     /// A command file.
@@ -87,7 +87,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Kind::Exec | Kind::Command => "command",
             Kind::Provider => "provider",
@@ -153,7 +153,7 @@ enum Shape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Completed,
     Failed,
     Skipped,
@@ -167,7 +167,7 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 8] = [
+    pub(crate) const ALL: [State; 8] = [
         State::Completed,
         State::Failed,
         State::Skipped,
@@ -178,7 +178,7 @@ impl State {
         State::Interrupted,
     ];
 
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             State::Completed => "completed",
             State::Failed => "failed",
@@ -240,7 +240,7 @@ impl From<StepShown> for State {
     }
 }
 
-pub struct Edge {
+pub(crate) struct Edge {
     pub from: usize,
     pub to: usize,
     pub kind: EdgeKind,
@@ -248,7 +248,7 @@ pub struct Edge {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EdgeKind {
+pub(crate) enum EdgeKind {
     /// The second waits for the first.
     Dependency,
     /// The second comes after the first.
@@ -273,7 +273,7 @@ impl EdgeKind {
 }
 
 /// A run, and states of its steps that the run itself does not contain, by step path.
-pub struct Seen<'a> {
+pub(crate) struct Seen<'a> {
     pub run: &'a Run,
     pub states: HashMap<String, State>,
 }
@@ -294,7 +294,7 @@ impl Graph {
         self.nodes.get(index + 1).is_some_and(|next| next.inside == Some(index))
     }
 
-    pub fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
+    pub(crate) fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
         let sequence = plan.root.edges.is_none();
         let graph = Graph { title: title.into(), sequence, nodes: Vec::new(), edges: Vec::new() };
         let mut drawing = Drawing { graph, seen, end: None };
@@ -313,7 +313,7 @@ impl Graph {
     }
 
     /// Returns the graph as JSON, for programs.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let nodes = self.nodes.iter().enumerate().map(|(index, node)| node.to_json(index));
         let edges = self.edges.iter().map(|edge| {
             json!({ "from": id(edge.from), "to": id(edge.to), "kind": edge.kind.word(),
@@ -328,7 +328,7 @@ impl Graph {
 }
 
 /// Returns the graph of a run's current state.
-pub fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
+pub(crate) fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
     let states = detail.steps.iter().map(|step| (step.step.clone(), step.state.into()));
     let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
     let title = format!("{file}, run {}: {standing}", run.id);
@@ -336,7 +336,7 @@ pub fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
 }
 
 /// Returns the kind of a step, in the author's terms.
-pub fn kind(step: &Step) -> &'static str {
+pub(crate) fn kind(step: &Step) -> &'static str {
     if let Action::Gate(_) = step.action { "gate" } else { Kind::of(step).word() }
 }
 
@@ -666,7 +666,7 @@ fn asks(slot: &Slot) -> bool {
 }
 
 /// Returns a condition as its author wrote it.
-pub fn condition(when: &When) -> String {
+pub(crate) fn condition(when: &When) -> String {
     match when {
         When::Outputs(condition) => condition.text().to_owned(),
         When::Spell(spell) => spell.text().to_owned(),

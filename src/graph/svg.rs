@@ -30,7 +30,7 @@ const STYLE: &str = "text{font:11px sans-serif;fill:#212529}.name{font-weight:bo
     .shape{fill:#fff;stroke:#495057;stroke-width:1.2}.conditional .shape{stroke-dasharray:5 3}\
     .cluster{fill:#f8f9fa;stroke:#adb5bd}";
 
-pub fn draw(graph: &Graph) -> String {
+pub(crate) fn draw(graph: &Graph) -> String {
     let drawing = Drawing::new(graph);
     let Drawing { width, height, .. } = drawing;
     let mut out = format!(
@@ -62,7 +62,7 @@ pub fn draw(graph: &Graph) -> String {
 
 /// Draws the graph as a part of a page that has its own title and style sheet. `link` returns the
 /// target of a node.
-pub fn draw_in_page(graph: &Graph, link: &dyn Fn(&Node) -> Option<String>) -> String {
+pub(crate) fn draw_in_page(graph: &Graph, link: &dyn Fn(&Node) -> Option<String>) -> String {
     // The space for the title is not needed.
     const CUT: usize = TOP - 14;
     let drawing = Drawing::new(graph);
@@ -350,7 +350,7 @@ impl<'a> Drawing<'a> {
 }
 
 /// Escapes text for an element or an attribute.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
         match letter {

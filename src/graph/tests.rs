@@ -4,7 +4,7 @@ use super::*;
 use crate::workflow::compile;
 
 /// Returns a graph with these dependencies.
-pub fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
+pub(super) fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
     let node = |index: usize| Node {
         name: format!("node {index}"),
         path: format!("node {index}"),
@@ -33,13 +33,13 @@ pub fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
 }
 
 /// Returns one node, then `count` parallel nodes, then one.
-pub fn wide(count: usize) -> Graph {
+pub(super) fn wide(count: usize) -> Graph {
     let edges: Vec<_> = (1..=count).flat_map(|node| [(0, node), (node, count + 1)]).collect();
     dependent(&edges, count + 2)
 }
 
 /// Checks that every element that is opened is closed again, in order.
-pub fn balanced(text: &str) -> Result<(), String> {
+pub(super) fn balanced(text: &str) -> Result<(), String> {
     let mut open = Vec::new();
     for piece in text.split('<').skip(1) {
         let (tag, rest) = piece.split_once('>').ok_or(format!("`<{piece}` does not end"))?;

@@ -1,4 +1,4 @@
 //! Checks: `doctor` examines machine, volume and programs; `fsck` examines stored state.
 
-pub mod doctor;
-pub mod fsck;
+pub(crate) mod doctor;
+pub(crate) mod fsck;

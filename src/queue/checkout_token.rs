@@ -20,7 +20,7 @@ const FREE: &str = "free";
 
 /// The token as found by a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// Number of times the token changed hands, or `None` if no task ever had it.
     pub number: Option<u64>,
     pub holder: Option<TurnHolder>,
@@ -28,7 +28,7 @@ pub struct Turn {
 
 /// The task that holds the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TurnHolder {
+pub(crate) struct TurnHolder {
     pub task: TaskId,
     /// The attempt whose holder took the token.
     pub attempt: u32,
@@ -38,7 +38,7 @@ pub struct TurnHolder {
 impl Turn {
     const NEVER: Turn = Turn { number: None, holder: None };
 
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         let number = self.number.unwrap_or_default();
         match &self.holder {
             None => format!("{number}.{FREE}"),
@@ -48,7 +48,7 @@ impl Turn {
         }
     }
 
-    pub fn parse(file: &str) -> Option<Turn> {
+    pub(crate) fn parse(file: &str) -> Option<Turn> {
         let (number, rest) = file.split_once('.')?;
         let number = Some(number.parse().ok()?);
         let turn = match rest {
@@ -78,7 +78,7 @@ impl Turn {
 
 impl FsQueue {
     /// Returns the current token.
-    pub fn turn(&self) -> io::Result<Turn> {
+    pub(crate) fn turn(&self) -> io::Result<Turn> {
         for _ in 0..LOOKS {
             let turns = self.list(&self.layout.checkout(), Turn::parse)?;
             // During a rename, a listing may show both names: the later one is current.
@@ -91,7 +91,7 @@ impl FsQueue {
 
     /// Passes the token from its state `found` to the holder of a claim, or releases it. Returns
     /// the new token, or `None` if another process was faster.
-    pub fn pass_turn(&self, found: &Turn, to: Option<&Claim>) -> io::Result<Option<Turn>> {
+    pub(crate) fn pass_turn(&self, found: &Turn, to: Option<&Claim>) -> io::Result<Option<Turn>> {
         if found.number.is_none() {
             self.make_turn()?;
         }

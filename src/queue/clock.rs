@@ -14,7 +14,7 @@ use crate::disk;
 impl FsQueue {
     /// Returns the current time of the volume's clock, in milliseconds since 1970. Writes a file,
     /// as a heartbeat is written, and reads its modification time.
-    pub fn volume_now_ms(&self) -> io::Result<i64> {
+    pub(crate) fn volume_now_ms(&self) -> io::Result<i64> {
         let probe = self.temporary();
         let now = self.disk.overwrite(&probe, b"\n").and_then(|()| written_ms(&probe));
         let _ = self.disk.remove(&probe);
@@ -23,7 +23,7 @@ impl FsQueue {
 
     /// Returns the time of a member's last heartbeat, in milliseconds since 1970 by the volume's
     /// clock.
-    pub fn beat_written_ms(&self, worker: &str) -> io::Result<i64> {
+    pub(crate) fn beat_written_ms(&self, worker: &str) -> io::Result<i64> {
         written_ms(&self.layout.beats().join(worker))
     }
 }

@@ -28,7 +28,7 @@ use crate::disk::Disk;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A queue as seen by one process.
-pub struct FsQueue {
+pub(crate) struct FsQueue {
     pub(super) disk: Arc<dyn Disk>,
     pub layout: Layout,
     /// Name of this process, new at every start.
@@ -59,7 +59,7 @@ pub(super) use crate::base::host::lock;
 impl FsQueue {
     /// Opens the queue of a workspace and creates its directories. `me` names this process:
     /// lower-case letters and digits that no earlier process used.
-    pub fn open(
+    pub(crate) fn open(
         disk: Arc<dyn Disk>,
         layout: Layout,
         me: &str,
@@ -116,18 +116,18 @@ impl FsQueue {
     }
 
     /// Returns the disk that holds the queue.
-    pub fn disk(&self) -> &dyn Disk {
+    pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.disk
     }
 
     /// Returns the name of this process, new at every start.
-    pub fn me(&self) -> &str {
+    pub(crate) fn me(&self) -> &str {
         &self.me
     }
 
     /// Creates the directories of an agent. Fails if the name differs from another agent's only in
     /// case: on a case-insensitive file system, both would share one inbox.
-    pub fn open_agent(&self, agent: &str) -> io::Result<()> {
+    pub(crate) fn open_agent(&self, agent: &str) -> io::Result<()> {
         let inbox = self.inbox(agent)?;
         if !self.is_made(&inbox) {
             self.check_alike(agent)?;
@@ -163,7 +163,7 @@ impl FsQueue {
 
     /// Returns the reason not to serve an agent's inbox: any user of the machine could write tasks
     /// into it. Returns `None` if the inbox is safe.
-    pub fn unsafe_inbox(&self, agent: &str) -> io::Result<Option<String>> {
+    pub(crate) fn unsafe_inbox(&self, agent: &str) -> io::Result<Option<String>> {
         for dir in [self.layout.inboxes(), self.inbox(agent)?] {
             let mode = match self.disk.mode(&dir) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -186,12 +186,12 @@ impl FsQueue {
     }
 
     /// Returns a random token that is not used twice.
-    pub fn word(&self) -> String {
+    pub(crate) fn word(&self) -> String {
         random::word(self.random())
     }
 
     /// Returns an id for a new task. The ids that one process creates sort in creation order.
-    pub fn new_id(&self, at_ms: u64) -> TaskId {
+    pub(crate) fn new_id(&self, at_ms: u64) -> TaskId {
         let count = self.drawn.fetch_add(1, Ordering::Relaxed);
         let rest = u128::from(random::nth(self.seed, count)) & 0xffff_ffff_ffff;
         TaskId::new(at_ms, (u128::from(count & 0xffff_ffff) << 48) | rest)
@@ -207,7 +207,7 @@ impl FsQueue {
     }
 
     /// Creates a directory unless it is known to exist.
-    pub fn need_dir(&self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn need_dir(&self, dir: &Path) -> io::Result<()> {
         if self.is_made(dir) { Ok(()) } else { self.make_dir(dir) }
     }
 
@@ -263,7 +263,7 @@ pub(super) fn check_name(name: &str, what: &str) -> io::Result<()> {
 
 impl Task {
     /// Reads the members that the queue knows. Returns `None` if the batch is missing or unfit.
-    pub fn read(name: TaskName, agent: &str, document: Map<String, Value>) -> Option<Task> {
+    pub(crate) fn read(name: TaskName, agent: &str, document: Map<String, Value>) -> Option<Task> {
         let batch = document.get("batch")?.as_str()?.to_owned();
         // The batch becomes a directory name.
         if ids::name_fault(&batch).is_some() {

@@ -10,7 +10,7 @@ pub(super) const OWN: &str = ".orchestrate";
 /// The directories of a queue. All of them must be on one volume, because a rename cannot cross
 /// volumes.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub root: PathBuf,
     pub inbox: String,
     pub processed: String,
@@ -18,7 +18,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub fn new(root: &Path) -> Self {
+    pub(crate) fn new(root: &Path) -> Self {
         Layout {
             root: root.to_owned(),
             inbox: "inbox".into(),
@@ -31,28 +31,28 @@ impl Layout {
         self.root.join(OWN).join(name)
     }
 
-    pub fn inbox(&self, agent: &str) -> PathBuf {
+    pub(crate) fn inbox(&self, agent: &str) -> PathBuf {
         self.root.join(&self.inbox).join(agent)
     }
 
-    pub fn inboxes(&self) -> PathBuf {
+    pub(crate) fn inboxes(&self) -> PathBuf {
         self.root.join(&self.inbox)
     }
 
-    pub fn claimed(&self, agent: &str) -> PathBuf {
+    pub(crate) fn claimed(&self, agent: &str) -> PathBuf {
         self.own("claimed").join(agent)
     }
 
-    pub fn all_claimed(&self) -> PathBuf {
+    pub(crate) fn all_claimed(&self) -> PathBuf {
         self.own("claimed")
     }
 
-    pub fn end(&self, end: End, batch: &str) -> PathBuf {
+    pub(crate) fn end(&self, end: End, batch: &str) -> PathBuf {
         self.ends(end).join(batch)
     }
 
     /// Directory that contains the batches of tasks which ended as `end`.
-    pub fn ends(&self, end: End) -> PathBuf {
+    pub(crate) fn ends(&self, end: End) -> PathBuf {
         match end {
             End::Processed => self.root.join(&self.processed),
             End::Failed => self.root.join(&self.failed),
@@ -61,61 +61,61 @@ impl Layout {
     }
 
     /// File that identifies the volume.
-    pub fn fleet_file(&self) -> PathBuf {
+    pub(crate) fn fleet_file(&self) -> PathBuf {
         self.own("fleet.json")
     }
 
     /// Logs of tasks that belong to no run.
-    pub fn results(&self) -> PathBuf {
+    pub(crate) fn results(&self) -> PathBuf {
         self.own("results")
     }
 
     /// Statuses of fenced attempts: evidence that is never applied.
-    pub fn evidence(&self) -> PathBuf {
+    pub(crate) fn evidence(&self) -> PathBuf {
         self.own("evidence")
     }
 
     /// Misplaced files that fit nowhere else.
-    pub fn lost(&self) -> PathBuf {
+    pub(crate) fn lost(&self) -> PathBuf {
         self.own("lost")
     }
 
     /// Runs, each in its own directory.
-    pub fn runs(&self) -> PathBuf {
+    pub(crate) fn runs(&self) -> PathBuf {
         self.own("runs")
     }
 
-    pub fn tmp(&self) -> PathBuf {
+    pub(crate) fn tmp(&self) -> PathBuf {
         self.own("tmp")
     }
 
-    pub fn beats(&self) -> PathBuf {
+    pub(crate) fn beats(&self) -> PathBuf {
         self.own("beats")
     }
 
-    pub fn workers(&self) -> PathBuf {
+    pub(crate) fn workers(&self) -> PathBuf {
         self.own("workers")
     }
 
     /// Markers of members that are asked to finish their work and exit.
-    pub fn drain(&self) -> PathBuf {
+    pub(crate) fn drain(&self) -> PathBuf {
         self.own("drain")
     }
 
-    pub fn cancel(&self) -> PathBuf {
+    pub(crate) fn cancel(&self) -> PathBuf {
         self.own("cancel")
     }
 
-    pub fn pause(&self) -> PathBuf {
+    pub(crate) fn pause(&self) -> PathBuf {
         self.own("pause")
     }
 
     /// The checkout token of runs that change the checkout: one file, whose name states the holder.
-    pub fn checkout(&self) -> PathBuf {
+    pub(crate) fn checkout(&self) -> PathBuf {
         self.own("checkout")
     }
 
-    pub fn intake(&self) -> PathBuf {
+    pub(crate) fn intake(&self) -> PathBuf {
         self.own("intake")
     }
 }

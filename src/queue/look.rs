@@ -122,7 +122,12 @@ impl FsQueue {
     /// reports changes by a timestamp that does not advance within a tick of its clock: a client
     /// that listed a directory within that tick sees the old listing until the directory changes
     /// again. The only change that this client can cause is its own.
-    pub fn find_surely(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
+    pub(crate) fn find_surely(
+        &self,
+        agent: &str,
+        batch: &str,
+        id: &TaskId,
+    ) -> io::Result<Option<Place>> {
         if self.disk.is_shared(&self.layout.root) {
             let mut dirs = vec![self.inbox(agent)?, self.layout.claimed(agent)];
             for end in ENDS {

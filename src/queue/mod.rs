@@ -9,45 +9,45 @@
 //! The queue does not know what a workflow is. A task is a sealed document with a few members that
 //! the queue reads ([`Task`]); the executor of the task reads the rest.
 
-pub mod checkout_token;
+pub(crate) mod checkout_token;
 mod claim;
 mod clock;
 mod commit;
 mod enqueue;
-pub mod fs;
-pub mod layout;
+pub(crate) mod fs;
+pub(crate) mod layout;
 pub(crate) mod listing;
 mod look;
 mod markers;
 pub(crate) mod missing_volume;
 mod moves;
-pub mod name;
+pub(crate) mod name;
 mod reap;
 pub(crate) mod repair;
-pub mod seal;
+pub(crate) mod seal;
 mod status;
 #[cfg(test)]
 mod tests;
 mod volume;
-pub mod watch;
+pub(crate) mod watch;
 
 use std::collections::HashSet;
 use std::io;
 
 use serde_json::{Map, Value};
 
-pub use crate::queue::checkout_token::{Turn, TurnHolder};
-pub use crate::queue::missing_volume::VolumeFault;
-pub use crate::queue::repair::{Judged, name_anew};
-pub use fs::FsQueue;
-pub use layout::Layout;
-pub use name::{ClaimName, TaskId, TaskName};
-pub use status::UNREADABLE;
-pub use volume::{fault_of, has_queue};
+pub(crate) use crate::queue::checkout_token::{Turn, TurnHolder};
+pub(crate) use crate::queue::missing_volume::VolumeFault;
+pub(crate) use crate::queue::repair::{Judged, name_anew};
+pub(crate) use fs::FsQueue;
+pub(crate) use layout::Layout;
+pub(crate) use name::{ClaimName, TaskId, TaskName};
+pub(crate) use status::UNREADABLE;
+pub(crate) use volume::{fault_of, has_queue};
 
 /// A task to be put into an inbox.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Task {
+pub(crate) struct Task {
     pub name: TaskName,
     pub agent: String,
     /// Subdirectory of `processed/` or `failed/` that the task ends in: a run's id, or a day.
@@ -60,7 +60,7 @@ pub struct Task {
 
 /// A task that this process has claimed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
+pub(crate) struct Claim {
     pub name: ClaimName,
     pub agent: String,
     pub task: Task,
@@ -68,7 +68,7 @@ pub struct Claim {
 
 /// Final state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub(crate) enum End {
     Processed,
     Failed,
     Cancelled,
@@ -76,7 +76,7 @@ pub enum End {
 
 /// Result of an attempt to move a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// This process moved the task to its target.
     Committed,
     /// Another process moved the task first. The result of this process does not count.
@@ -85,7 +85,7 @@ pub enum Ending {
 
 /// A claimed task with the end and the status it is to get.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finish {
+pub(crate) struct Finish {
     pub claim: Claim,
     pub end: End,
     pub status: Map<String, Value>,
@@ -93,7 +93,7 @@ pub struct Finish {
 
 /// Result of a claim.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Claimed {
+pub(crate) enum Claimed {
     Task(Box<Claim>),
     /// The file is not a sealed task. It is now in `failed/unreadable/`, with a status that states
     /// the reason. The next claim continues after it.
@@ -106,7 +106,7 @@ pub enum Claimed {
 
 /// Current place of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub(crate) enum Place {
     Waiting { agent: String, name: TaskName },
     Claimed { agent: String, name: ClaimName },
     Ended { end: End, name: ClaimName, by: String },
@@ -114,7 +114,7 @@ pub enum Place {
 
 /// Action taken on a claim whose holder is gone.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reaped {
+pub(crate) enum Reaped {
     /// The holder had written a status, so the task was moved to the end that the status belongs
     /// to; or the file was not a sealed task, and it failed.
     Finished { name: ClaimName, end: End },
@@ -128,7 +128,7 @@ pub enum Reaped {
 
 /// Result of publishing one task.
 #[derive(Debug)]
-pub enum Published {
+pub(crate) enum Published {
     Yes,
     /// The caller's [`Still`] check rejected the task. It never appeared in its inbox.
     Refused,
@@ -140,14 +140,14 @@ pub enum Published {
 
 /// Callback that runs right before a task appears in its inbox: returns true if the task is still
 /// to be published.
-pub type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
+pub(crate) type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
 
 /// Callback that runs before a waiting task is claimed: returns true if the caller wants the task.
 /// Its second argument reads the task, or returns `None` if the file is gone or incomplete.
-pub type Wanted<'a> = &'a dyn Fn(&TaskName, &dyn Fn() -> Option<Task>) -> bool;
+pub(crate) type Wanted<'a> = &'a dyn Fn(&TaskName, &dyn Fn() -> Option<Task>) -> bool;
 
 /// Operations of a queue backend. Any number of threads and processes may call them concurrently.
-pub trait Queue: Send + Sync {
+pub(crate) trait Queue: Send + Sync {
     /// Puts tasks into their agents' inboxes. After `Ok`, they will be executed: in durable mode
     /// they survive a power failure.
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;

@@ -7,19 +7,19 @@
 use std::fmt;
 
 /// Suffix of every task file.
-pub const ENDING: &str = ".task";
+pub(crate) const ENDING: &str = ".task";
 const LABEL_MAX: usize = 48;
 const ID_LEN: usize = 26;
 
 /// A task's identity: 26 characters that sort by creation time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TaskId(String);
+pub(crate) struct TaskId(String);
 
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 impl TaskId {
     /// Creates an id from a time in milliseconds and 80 random bits.
-    pub fn new(at_ms: u64, random: u128) -> Self {
+    pub(crate) fn new(at_ms: u64, random: u128) -> Self {
         let mut bits = (u128::from(at_ms & 0xffff_ffff_ffff) << 80) | (random & ((1 << 80) - 1));
         let mut text = [b'0'; ID_LEN];
         for place in text.iter_mut().rev() {
@@ -29,11 +29,11 @@ impl TaskId {
         TaskId(String::from_utf8_lossy(&text).into_owned())
     }
 
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         is_id(text).then(|| TaskId(text.to_owned()))
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -46,7 +46,7 @@ impl fmt::Display for TaskId {
 
 /// Name of a waiting task: `5-<id>-<label>.a01.task`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TaskName {
+pub(crate) struct TaskName {
     /// 0 is the most urgent, 9 the least.
     pub priority: u8,
     pub id: TaskId,
@@ -59,7 +59,7 @@ pub struct TaskName {
 
 /// Name of a claimed task: `5-<id>-<label>.a01.<worker>.<claim>.task`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ClaimName {
+pub(crate) struct ClaimName {
     pub task: TaskName,
     /// The holder: an incarnation of a worker, new at every start.
     pub worker: String,
@@ -68,41 +68,41 @@ pub struct ClaimName {
 }
 
 /// Converts any text to a label: characters that are not allowed in a name become `-`.
-pub fn label(text: &str) -> String {
+pub(crate) fn label(text: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     let label: String = text.chars().map(fit).take(LABEL_MAX).collect();
     label.trim_matches('-').to_owned()
 }
 
 /// Returns true if a text can be the worker or claim part of a name.
-pub fn is_word(text: &str) -> bool {
+pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 impl TaskName {
     /// Returns the name without its suffix. The names of claims start with it.
-    pub fn stem(&self) -> String {
+    pub(crate) fn stem(&self) -> String {
         let label = if self.label.is_empty() { String::new() } else { format!("-{}", self.label) };
         let crashes = if self.crashes > 0 { format!("c{}", self.crashes) } else { String::new() };
         format!("{}-{}{label}.a{:02}{crashes}", self.priority, self.id, self.attempt)
     }
 
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         format!("{}{ENDING}", self.stem())
     }
 
-    pub fn parse(file: &str) -> Option<Self> {
+    pub(crate) fn parse(file: &str) -> Option<Self> {
         Self::parse_stem(file.strip_suffix(ENDING)?)
     }
 
     /// Returns true if a file name is a valid task name. Does not allocate, so it can check a
     /// million names.
-    pub fn is_name(file: &str) -> bool {
+    pub(crate) fn is_name(file: &str) -> bool {
         file.strip_suffix(ENDING).and_then(Parts::of).is_some()
     }
 
     /// Returns true if a file name is a valid name of the task `id`.
-    pub fn is_name_of(file: &str, id: &TaskId) -> bool {
+    pub(crate) fn is_name_of(file: &str, id: &TaskId) -> bool {
         file.get(2..28) == Some(id.as_str()) && Self::is_name(file)
     }
 
@@ -118,7 +118,7 @@ impl TaskName {
     }
 
     /// Returns the name of the same task for its next attempt.
-    pub fn next(&self, crashed: bool) -> TaskName {
+    pub(crate) fn next(&self, crashed: bool) -> TaskName {
         let crashes = self.crashes.saturating_add(u32::from(crashed));
         TaskName { attempt: self.attempt.saturating_add(1), crashes, ..self.clone() }
     }
@@ -176,15 +176,15 @@ fn is_id(text: &str) -> bool {
 }
 
 impl ClaimName {
-    pub fn stem(&self) -> String {
+    pub(crate) fn stem(&self) -> String {
         format!("{}.{}.{}", self.task.stem(), self.worker, self.claim)
     }
 
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         format!("{}{ENDING}", self.stem())
     }
 
-    pub fn parse(file: &str) -> Option<Self> {
+    pub(crate) fn parse(file: &str) -> Option<Self> {
         Self::parse_stem(file.strip_suffix(ENDING)?)
     }
 
@@ -197,18 +197,18 @@ impl ClaimName {
     }
 
     /// Returns the name in the directory that the task ends in. `by` is the process that moved it.
-    pub fn ended(&self, by: &str) -> String {
+    pub(crate) fn ended(&self, by: &str) -> String {
         format!("{}.{by}{ENDING}", self.stem())
     }
 
     /// Parses the name of an ended task.
-    pub fn parse_ended(file: &str) -> Option<(Self, String)> {
+    pub(crate) fn parse_ended(file: &str) -> Option<(Self, String)> {
         let (stem, by) = file.strip_suffix(ENDING)?.rsplit_once('.')?;
         is_word(by).then(|| Some((Self::parse_stem(stem)?, by.to_owned())))?
     }
 
     /// Returns the name of the status file of the claim.
-    pub fn status(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         format!("{}.status.json", self.stem())
     }
 }

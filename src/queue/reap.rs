@@ -32,7 +32,7 @@ impl FsQueue {
 
     /// Handles claims that this process made without knowing: a rename reported an error, but
     /// happened later. `known` contains the file names of the claims that the caller holds.
-    pub fn adopt_surprises(&self, known: &HashSet<String>) -> io::Result<Vec<Reaped>> {
+    pub(crate) fn adopt_surprises(&self, known: &HashSet<String>) -> io::Result<Vec<Reaped>> {
         self.forget_found();
         let mine = |name: &ClaimName| name.worker == self.me && !known.contains(&name.file());
         // A claim that is held from here on is known to the thread that made it.
@@ -106,13 +106,13 @@ impl FsQueue {
 
     /// Removes temporary files of dead processes. Whether a process is dead decides, never a file's
     /// age. Returns the number of files.
-    pub fn sweep_tmp(&self, is_dead: &dyn Fn(&str) -> bool) -> io::Result<usize> {
+    pub(crate) fn sweep_tmp(&self, is_dead: &dyn Fn(&str) -> bool) -> io::Result<usize> {
         self.remove_tmp(|worker| worker != self.me && is_dead(worker))
     }
 
     /// Removes temporary files of this process, which failed operations leave. Call it only after
     /// all other work has ended.
-    pub fn sweep_own_tmp(&self) -> io::Result<usize> {
+    pub(crate) fn sweep_own_tmp(&self) -> io::Result<usize> {
         self.remove_tmp(|worker| worker == self.me)
     }
 

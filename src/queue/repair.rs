@@ -23,7 +23,7 @@ const STATUS_LOST: &str = "status_lost";
 
 /// Result of the diagnosis of a waiting file.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Judged {
+pub(crate) enum Judged {
     /// The task waits in the correct inbox, under this name.
     Put { agent: String, name: TaskName },
     /// The file is not a complete task, and it ended in `failed/unreadable/`.
@@ -37,7 +37,12 @@ pub enum Judged {
 impl FsQueue {
     /// Moves any file to `lost/`, with a note next to it that states its origin and the reason.
     /// Returns the new path, or `None` if the file no longer exists.
-    pub fn set_aside(&self, path: &Path, kind: &str, why: &str) -> io::Result<Option<PathBuf>> {
+    pub(crate) fn set_aside(
+        &self,
+        path: &Path,
+        kind: &str,
+        why: &str,
+    ) -> io::Result<Option<PathBuf>> {
         let (dir, word) = (self.layout.lost(), self.word());
         self.need_dir(&dir)?;
         let from = path.strip_prefix(&self.layout.root).unwrap_or(path);
@@ -62,7 +67,7 @@ impl FsQueue {
     /// Claims a waiting file and moves it to the place that its content states: the inbox of its
     /// own agent, under its own id, as the next attempt. `lies_elsewhere` returns true if another
     /// file already is that task.
-    pub fn judge_waiting(
+    pub(crate) fn judge_waiting(
         &self,
         agent: &str,
         name: &TaskName,
@@ -112,7 +117,7 @@ impl FsQueue {
 
     /// Returns an ended task as a claim, so that it can get a status. Returns `None` if the task is
     /// not readable.
-    pub fn ended_claim(
+    pub(crate) fn ended_claim(
         &self,
         end: End,
         batch: &str,
@@ -128,7 +133,7 @@ impl FsQueue {
     }
 
     /// Writes a status for an ended task, unless it has one.
-    pub fn give_status(
+    pub(crate) fn give_status(
         &self,
         end: End,
         claim: &Claim,
@@ -147,7 +152,7 @@ impl FsQueue {
     }
 
     /// Returns a status for a task whose own status is lost, so that its result is unknown.
-    pub fn lost_status(&self, claim: &Claim, success: bool) -> Map<String, Value> {
+    pub(crate) fn lost_status(&self, claim: &Claim, success: bool) -> Map<String, Value> {
         let message = "it has ended, but its status is lost: nobody knows how it went";
         let mut status = status::of_claim(claim, STATUS_LOST, message);
         status.insert("attempt".into(), claim.name.task.attempt.into());
@@ -160,14 +165,14 @@ impl FsQueue {
     }
 
     /// Moves an ended task to `failed/`. Its status must already be there.
-    pub fn end_as_failed(&self, end: End, claim: &Claim, by: &str) -> io::Result<Ending> {
+    pub(crate) fn end_as_failed(&self, end: End, claim: &Claim, by: &str) -> io::Result<Ending> {
         let from = self.layout.end(end, &claim.task.batch).join(claim.name.ended(by));
         let dir = self.layout.end(End::Failed, &claim.task.batch);
         self.move_synced(&from, &dir.join(claim.name.ended(&self.me)))
     }
 
     /// Moves an ended task from one batch to its own batch, its status first.
-    pub fn move_to_batch(
+    pub(crate) fn move_to_batch(
         &self,
         end: End,
         (from, to): (&str, &str),
@@ -183,7 +188,7 @@ impl FsQueue {
     }
 
     /// Moves a status that belongs to no ended task to the evidence directory.
-    pub fn keep_stray(&self, path: &Path) -> io::Result<Ending> {
+    pub(crate) fn keep_stray(&self, path: &Path) -> io::Result<Ending> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let dir = self.layout.evidence();
         self.need_dir(&dir)?;
@@ -191,7 +196,7 @@ impl FsQueue {
     }
 
     /// Returns true if a worker holds the claim.
-    pub fn is_held(&self, name: &ClaimName) -> io::Result<bool> {
+    pub(crate) fn is_held(&self, name: &ClaimName) -> io::Result<bool> {
         for agent in self.list_dirs(&self.layout.all_claimed())? {
             if self.list_claims(&agent)?.contains(name) {
                 return Ok(true);
@@ -214,7 +219,7 @@ impl FsQueue {
 /// Gives a queue a new name if its name is missing or damaged; keeps the damaged file in `lost/`.
 /// Call it only while no process works on the queue: such a process knows the queue by its old
 /// name.
-pub fn name_anew(
+pub(crate) fn name_anew(
     disk: &dyn Disk,
     layout: &Layout,
     fault: &VolumeFault,

@@ -12,12 +12,12 @@ const KEY: &str = ",\"seal\":\"";
 const TRAILER_LEN: usize = KEY.len() + 64 + 2;
 
 /// Serializes an object on one line, with its seal.
-pub fn seal(object: &Map<String, Value>) -> Vec<u8> {
+pub(crate) fn seal(object: &Map<String, Value>) -> Vec<u8> {
     seal_with(object, &[])
 }
 
 /// Like [`seal`], but the members in `over` replace the object's own.
-pub fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8> {
+pub(crate) fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8> {
     let own = object.iter().filter(|(key, _)| !over.iter().any(|(other, _)| other == key));
     let own = own.map(|(key, value)| (key.as_str(), value));
     let mut text = Vec::with_capacity(1024);
@@ -31,7 +31,7 @@ pub fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8>
 }
 
 /// Parses a sealed object. Returns `None` if the bytes are not one or are incomplete.
-pub fn unseal(bytes: &[u8]) -> Option<Map<String, Value>> {
+pub(crate) fn unseal(bytes: &[u8]) -> Option<Map<String, Value>> {
     let line = bytes.strip_suffix(b"\n")?;
     let (head, trailer) = line.split_at_checked(line.len().checked_sub(TRAILER_LEN)?)?;
     if trailer != format!("{KEY}{}\"}}", sha256(head)).as_bytes() {

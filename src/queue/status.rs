@@ -8,7 +8,7 @@ use super::Claim;
 pub(super) const CANCELLED: &str = "cancelled";
 pub(super) const CRASH_LIMIT: &str = "crash_limit";
 /// Also the batch of unreadable files. Only there may a task be incomplete.
-pub const UNREADABLE: &str = "unreadable";
+pub(crate) const UNREADABLE: &str = "unreadable";
 
 /// Returns a `status/v1` for a task that was not executed to the end.
 pub(super) fn of_claim(claim: &Claim, reason: &str, message: &str) -> Map<String, Value> {

@@ -35,7 +35,7 @@ enum Name {
 }
 
 /// Returns true if a workspace has a queue. Fails if it has one whose name is missing.
-pub fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
+pub(crate) fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
     match read_name(disk, layout)? {
         Name::Known(_) | Name::Unreadable(_) => Ok(true),
         Name::None => need_new(disk, layout).map(|is_new| !is_new),
@@ -43,7 +43,7 @@ pub fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
 }
 
 /// Returns the fault of the queue's name, or `None` if there is no fault.
-pub fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFault>> {
+pub(crate) fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFault>> {
     let fault = match read_name(disk, layout)? {
         Name::Known(_) => return Ok(None),
         Name::Unreadable(fault) => return Ok(Some(fault)),
@@ -149,7 +149,7 @@ impl FsQueue {
     }
 
     /// Returns true if the mounted volume is the one that was opened.
-    pub fn is_mounted(&self) -> io::Result<bool> {
+    pub(crate) fn is_mounted(&self) -> io::Result<bool> {
         // During `open`, the name is not known yet.
         Ok(self.volume.is_empty() || self.read_volume()?.as_ref() == Some(&self.volume))
     }

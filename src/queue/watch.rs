@@ -18,26 +18,31 @@ struct Seen {
 
 /// Evidence that a holder is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     pub span_ms: u64,
     pub readings: u32,
 }
 
 /// Monitors the heartbeats of holders. Times are milliseconds of a monotonic clock.
 #[derive(Clone, Debug)]
-pub struct DeathWatch {
+pub(crate) struct DeathWatch {
     ttl_ms: u64,
     seen: HashMap<String, Seen>,
 }
 
 impl DeathWatch {
-    pub fn new(ttl_ms: u64) -> Self {
+    pub(crate) fn new(ttl_ms: u64) -> Self {
         DeathWatch { ttl_ms, seen: HashMap::new() }
     }
 
     /// Records a reading of a holder's heartbeat (`None` if the file does not exist). Returns
     /// evidence once the holder counts as dead.
-    pub fn read(&mut self, worker: &str, beat: Option<Vec<u8>>, now_ms: u64) -> Option<Evidence> {
+    pub(crate) fn read(
+        &mut self,
+        worker: &str,
+        beat: Option<Vec<u8>>,
+        now_ms: u64,
+    ) -> Option<Evidence> {
         let fresh = Seen { beat: beat.clone(), first_ms: now_ms, last_ms: now_ms, readings: 1 };
         let seen = self.seen.entry(worker.to_owned()).or_insert_with(|| fresh.clone());
         if seen.readings == 1 && seen.first_ms == now_ms {
@@ -56,7 +61,7 @@ impl DeathWatch {
     }
 
     /// Forgets holders for which `still` returns false: they hold nothing any more.
-    pub fn keep(&mut self, still: impl Fn(&str) -> bool) {
+    pub(crate) fn keep(&mut self, still: impl Fn(&str) -> bool) {
         self.seen.retain(|worker, _| still(worker));
     }
 }

@@ -26,7 +26,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Step};
 
 /// Builds the report of a run. The error states why the run cannot be read.
-pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenError> {
+pub(crate) fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenError> {
     let detail = board.detail(id)?;
     let (plan, run) = board.open(id)?;
     let root = board.run_root(id);

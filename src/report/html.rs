@@ -11,32 +11,32 @@ use std::fmt::{Display, Write as _};
 
 /// A piece of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Html(String);
+pub(crate) struct Html(String);
 
 /// An attribute: a literal name and any value.
-pub type Attribute<'a> = (&'static str, &'a dyn Display);
+pub(crate) type Attribute<'a> = (&'static str, &'a dyn Display);
 
 impl Html {
     /// Appends markup from a literal.
-    pub fn raw(&mut self, markup: &'static str) -> &mut Html {
+    pub(crate) fn raw(&mut self, markup: &'static str) -> &mut Html {
         self.0.push_str(markup);
         self
     }
 
     /// Returns true if the piece contains this markup. Escaped text never matches.
-    pub fn has(&self, markup: &'static str) -> bool {
+    pub(crate) fn has(&self, markup: &'static str) -> bool {
         self.0.contains(markup)
     }
 
     /// Appends untrusted text, escaped.
-    pub fn text(&mut self, text: impl Display) -> &mut Html {
+    pub(crate) fn text(&mut self, text: impl Display) -> &mut Html {
         let mut out = Escaping(&mut self.0);
         // Writing to a string does not fail.
         let _ = write!(out, "{text}");
         self
     }
 
-    pub fn open(&mut self, tag: &'static str, attributes: &[Attribute]) -> &mut Html {
+    pub(crate) fn open(&mut self, tag: &'static str, attributes: &[Attribute]) -> &mut Html {
         self.0.push('<');
         self.0.push_str(tag);
         for (name, value) in attributes {
@@ -50,7 +50,7 @@ impl Html {
         self
     }
 
-    pub fn close(&mut self, tag: &'static str) -> &mut Html {
+    pub(crate) fn close(&mut self, tag: &'static str) -> &mut Html {
         self.0.push_str("</");
         self.0.push_str(tag);
         self.0.push('>');
@@ -58,7 +58,7 @@ impl Html {
     }
 
     /// Appends an element with attributes and text.
-    pub fn element(
+    pub(crate) fn element(
         &mut self,
         tag: &'static str,
         attributes: &[Attribute],
@@ -68,26 +68,22 @@ impl Html {
     }
 
     /// Appends an element with text and no attributes.
-    pub fn plain(&mut self, tag: &'static str, text: impl Display) -> &mut Html {
+    pub(crate) fn plain(&mut self, tag: &'static str, text: impl Display) -> &mut Html {
         self.element(tag, &[], text)
     }
 
-    pub fn add(&mut self, piece: &Html) -> &mut Html {
+    pub(crate) fn add(&mut self, piece: &Html) -> &mut Html {
         self.0.push_str(&piece.0);
         self
     }
 
     /// Appends a picture from [`crate::graph::svg`], which escapes its text itself.
-    pub fn picture(&mut self, svg: &str) -> &mut Html {
+    pub(crate) fn picture(&mut self, svg: &str) -> &mut Html {
         self.0.push_str(svg);
         self
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn into_string(self) -> String {
+    pub(crate) fn into_string(self) -> String {
         self.0
     }
 }
@@ -122,7 +118,7 @@ fn is_treacherous(letter: char) -> bool {
 
 /// Converts terminal output to text: removes colors and titles, and keeps only the last state of a
 /// line that overwrites itself.
-pub fn printed(text: &str) -> String {
+pub(crate) fn printed(text: &str) -> String {
     let text = ansi::strip(text);
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -138,7 +134,7 @@ pub fn printed(text: &str) -> String {
 }
 
 /// Encodes one part of a URL path. Letters, digits, and `-._~` stay unchanged.
-pub fn part(text: &str) -> String {
+pub(crate) fn part(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

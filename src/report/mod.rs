@@ -8,9 +8,9 @@
 //! find it.
 
 mod gather;
-pub mod html;
-pub mod page;
-pub mod parts;
+pub(crate) mod html;
+pub(crate) mod page;
+pub(crate) mod parts;
 mod said;
 
 use serde::Serialize;
@@ -23,11 +23,11 @@ use crate::engine::{Answer, Request};
 use crate::graph::Graph;
 use crate::view::excerpt::{Excerpt, Room};
 use crate::view::{EventView, Gate, RunSpent, RunView, StepView};
-pub use gather::gather;
+pub(crate) use gather::gather;
 
 /// Limits of a report.
 #[derive(Clone, Copy, Debug)]
-pub struct Amount {
+pub(crate) struct Amount {
     /// Maximum number of steps; loops over items can have any number.
     pub steps: usize,
     /// Maximum number of latest events.
@@ -39,16 +39,16 @@ pub struct Amount {
 
 impl Amount {
     /// For a document to keep.
-    pub const WHOLE: Amount =
+    pub(crate) const WHOLE: Amount =
         Amount { steps: 400, events: 1000, text: 12 << 20, room: Room::USUAL };
     /// For a page that is reloaded often.
-    pub const GLANCE: Amount =
+    pub(crate) const GLANCE: Amount =
         Amount { steps: 150, events: 60, text: 512 << 10, room: Room::LITTLE };
 }
 
 /// The report of a run.
 #[derive(Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub generated_at: Time,
     pub version: &'static str,
     /// Name of the workflow, if it has one, and its purpose.
@@ -93,7 +93,7 @@ pub struct Report {
 
 /// Totals of a run, including omitted parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Number of top-level steps, without items and rounds.
     pub steps: usize,
     /// Number of those that have ended.
@@ -107,7 +107,7 @@ fn as_json<S: serde::Serializer>(graph: &Graph, to: S) -> Result<S::Ok, S::Error
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ProviderSpent {
+pub(crate) struct ProviderSpent {
     pub provider: String,
     #[serde(flatten)]
     pub spent: RunSpent,
@@ -115,7 +115,7 @@ pub struct ProviderSpent {
 
 /// A step and all its executions.
 #[derive(Clone, Debug, Serialize)]
-pub struct StepReport {
+pub(crate) struct StepReport {
     /// The board's view, without its error and last output: this report has both in full.
     #[serde(flatten)]
     pub view: StepView,
@@ -142,7 +142,7 @@ pub struct StepReport {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ErrorReport {
+pub(crate) struct ErrorReport {
     pub message: String,
     /// The last lines of output before it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -153,7 +153,7 @@ pub struct ErrorReport {
 
 /// The prompt or command of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// `prompt`, `script`, `command`, `question`, `files` or `reason`.
     pub what: &'static str,
     /// True if it is the text that was sent; false if it is the author's text, with placeholders.
@@ -164,7 +164,7 @@ pub struct Asked {
 
 /// Output of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LogReport {
+pub(crate) struct LogReport {
     pub stream: &'static str,
     pub attempt: Attempt,
     /// True if it is the text in an agent's events; false for the raw output.
@@ -175,7 +175,7 @@ pub struct LogReport {
 
 /// One execution.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AttemptReport {
+pub(crate) struct AttemptReport {
     pub attempt: Attempt,
     /// Number of the execution within the attempt, from 1.
     pub execution: u32,
@@ -200,7 +200,7 @@ pub struct AttemptReport {
 /// Result of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AttemptOutcome {
+pub(crate) enum AttemptOutcome {
     Completed,
     Failed,
     /// It started and never ended: its executor was stopped or died.
@@ -213,7 +213,7 @@ pub enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             AttemptOutcome::Completed => "completed",
             AttemptOutcome::Failed => "failed",
@@ -227,7 +227,7 @@ impl AttemptOutcome {
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GateReport {
+pub(crate) struct GateReport {
     pub step: String,
     pub attempt: Attempt,
     pub asked_at: Time,

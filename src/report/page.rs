@@ -15,11 +15,11 @@ use crate::view::excerpt::{Excerpt, Room};
 use crate::view::progress::seconds;
 use crate::view::{self, Gate};
 
-pub const STYLE: &str = include_str!("style.css");
+pub(crate) const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("report.js");
 
 /// Returns the whole file. `href` returns the URL of a file of the run, relative to the page.
-pub fn page(report: &Report, href: parts::Href) -> String {
+pub(crate) fn page(report: &Report, href: parts::Href) -> String {
     let title = title(report);
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; \
@@ -47,12 +47,12 @@ pub fn page(report: &Report, href: parts::Href) -> String {
 }
 
 /// Returns the name of the workflow, or its file if it has none.
-pub fn title(report: &Report) -> String {
+pub(crate) fn title(report: &Report) -> String {
     report.name.clone().unwrap_or_else(|| report.run.workflow_file.clone())
 }
 
 /// Writes the title, state, explanation, and figures of a run.
-pub fn head(out: &mut Html, report: &Report, title: &str) {
+pub(crate) fn head(out: &mut Html, report: &Report, title: &str) {
     let run = &report.run;
     out.raw("<header><p class=\"over\">").text("run ").plain("code", &run.run_id);
     out.text(" of ").plain("code", &run.workflow_file).raw("</p>");
@@ -113,7 +113,7 @@ fn body(out: &mut Html, report: &Report, href: parts::Href) {
 }
 
 /// Returns the end of the time span that the report covers.
-pub fn until(report: &Report) -> Time {
+pub(crate) fn until(report: &Report) -> Time {
     report.began.plus_ms(report.duration_ms)
 }
 
@@ -132,7 +132,7 @@ fn waiting(out: &mut Html, gate: &Gate) {
 }
 
 /// Writes a question and the texts that the user needs to judge it.
-pub fn question(out: &mut Html, gate: &Gate) {
+pub(crate) fn question(out: &mut Html, gate: &Gate) {
     out.raw("<h3>").plain("bdi", &gate.node).raw("</h3>");
     if let Some(said) = &gate.said {
         let said = Excerpt::of(said, Room::USUAL);
@@ -235,7 +235,7 @@ fn gates(out: &mut Html, gates: &[GateReport]) {
     }
 }
 
-pub fn steps(out: &mut Html, report: &Report, href: parts::Href) {
+pub(crate) fn steps(out: &mut Html, report: &Report, href: parts::Href) {
     let name = if report.unit == "node" { "Nodes" } else { "Steps" };
     out.element("h2", &[("id", &"steps")], name);
     if report.steps_left_out > 0 {
@@ -276,7 +276,7 @@ fn began_with(out: &mut Html, report: &Report, href: parts::Href) {
     }
 }
 
-pub fn events(out: &mut Html, report: &Report) {
+pub(crate) fn events(out: &mut Html, report: &Report) {
     if report.events.is_empty() {
         return;
     }

@@ -16,21 +16,21 @@ use crate::view::{self, StepShown};
 const BARS: usize = 250;
 
 /// Returns the URL of a file of the run, or `None` if the page cannot link to it.
-pub type Href<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Href<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Writes a state label.
-pub fn state(out: &mut Html, word: &'static str) {
+pub(crate) fn state(out: &mut Html, word: &'static str) {
     out.element("span", &[("class", &format!("state {word}"))], word);
 }
 
 /// Writes a time, to the second.
-pub fn time(out: &mut Html, at: Time) {
+pub(crate) fn time(out: &mut Html, at: Time) {
     let full = at.to_second();
     let shown = full.replace('T', " ");
     out.element("time", &[("datetime", &full), ("title", &"UTC")], shown);
 }
 
-pub fn fact(out: &mut Html, name: &'static str, value: impl Display, more: Option<&str>) {
+pub(crate) fn fact(out: &mut Html, name: &'static str, value: impl Display, more: Option<&str>) {
     out.raw("<div>").plain("dt", name).raw("<dd>").text(value);
     if let Some(more) = more {
         out.plain("small", more);
@@ -39,12 +39,12 @@ pub fn fact(out: &mut Html, name: &'static str, value: impl Display, more: Optio
 }
 
 /// Converts a file path to a URL path, encoding each part.
-pub fn address(file: &str) -> String {
+pub(crate) fn address(file: &str) -> String {
     file.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
 /// Writes an excerpt of untrusted text, the size of any omitted part, and a reference to the file.
-pub fn excerpt(out: &mut Html, name: &str, note: &str, text: &Excerpt, href: Href) {
+pub(crate) fn excerpt(out: &mut Html, name: &str, note: &str, text: &Excerpt, href: Href) {
     out.raw("<figure><figcaption>").plain("b", name);
     if !note.is_empty() {
         out.plain("span", note);
@@ -68,7 +68,7 @@ pub fn excerpt(out: &mut Html, name: &str, note: &str, text: &Excerpt, href: Hre
 }
 
 /// Formats a size in bytes.
-pub fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     match count {
         1 => "1 byte".to_owned(),
         0..=9_999 => format!("{count} bytes"),
@@ -77,13 +77,13 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-pub fn graph(out: &mut Html, graph: &Graph, link: &dyn Fn(&str) -> Option<String>) {
+pub(crate) fn graph(out: &mut Html, graph: &Graph, link: &dyn Fn(&str) -> Option<String>) {
     let picture = svg::draw_in_page(graph, &|node| link(&node.path));
     out.raw("<div class=\"canvas\">").picture(&picture).raw("</div>");
 }
 
 /// Writes a bar for each execution, on a scale from the start of the run to `until`.
-pub fn timeline(out: &mut Html, report: &Report, until: Time) {
+pub(crate) fn timeline(out: &mut Html, report: &Report, until: Time) {
     let from = report.began;
     let mut bars: Vec<(&StepReport, &AttemptReport)> = report
         .steps
@@ -140,18 +140,18 @@ fn which(one: &AttemptReport) -> String {
 }
 
 /// Returns the cost of a step, or an empty text if it is unknown.
-pub fn cost(usage: &Spent) -> String {
+pub(crate) fn cost(usage: &Spent) -> String {
     let known = usage.usage.cost_usd.is_some() || usage.usage.input_tokens.is_some();
     if known { view::words(&usage.usage) } else { String::new() }
 }
 
 /// Returns the id of a step's element, for use as a URL fragment.
-pub fn anchor(path: &str) -> String {
+pub(crate) fn anchor(path: &str) -> String {
     format!("step-{path}")
 }
 
 /// Writes a step. It is expanded if the step failed, runs, asks, or was interrupted.
-pub fn step(out: &mut Html, step: &StepReport, href: Href) {
+pub(crate) fn step(out: &mut Html, step: &StepReport, href: Href) {
     let open = matches!(
         step.view.state,
         StepShown::Failed | StepShown::Running | StepShown::Asking | StepShown::Interrupted
@@ -258,7 +258,7 @@ fn inside(out: &mut Html, step: &StepReport, href: Href) {
     }
 }
 
-pub fn fault(out: &mut Html, error: &ErrorReport) {
+pub(crate) fn fault(out: &mut Html, error: &ErrorReport) {
     out.raw("<figure><figcaption><b>Error</b></figcaption>");
     out.element("pre", &[("class", &"error")], printed(&error.message));
     if !error.tail.is_empty() {

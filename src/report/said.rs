@@ -21,7 +21,7 @@ fn text(template: &Template) -> String {
 }
 
 /// Returns the prompt or command before execution; `None` for loops and merges.
-pub fn as_written(step: &Step) -> Option<Asked> {
+pub(super) fn as_written(step: &Step) -> Option<Asked> {
     let (what, text) = match &step.action {
         Action::Exec { argv } => {
             let words: Vec<String> = argv.iter().map(text).collect();

@@ -26,21 +26,21 @@ use crate::workspace::Workspace;
 const RUNS: &str = ".orchestrate/runs";
 
 /// The turn of a run that this process drives.
-pub struct Held {
+pub(crate) struct Held {
     turn: Turn,
     _lock: RunLock,
 }
 
 impl Held {
     /// Releases the turn. Does nothing if another process has taken it over in the meantime.
-    pub fn give_up(self, queue: &FsQueue) -> io::Result<()> {
+    pub(crate) fn give_up(self, queue: &FsQueue) -> io::Result<()> {
         queue.pass_turn(&self.turn, None).map(drop)
     }
 }
 
 /// The run that another run waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Before {
+pub(crate) enum Before {
     /// A run of the fleet, by its ID.
     Run(String),
     /// A local run, by the description of its process.
@@ -60,14 +60,14 @@ impl std::fmt::Display for Before {
 }
 
 /// Result of a request for the turn.
-pub enum Taken {
+pub(crate) enum Taken {
     Turn(Held),
     After(Before),
 }
 
 /// Takes the lock of a workspace, or returns its owner as an error. First ends the processes that a
 /// killed holder left running.
-pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
+pub(crate) fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
     lock::take_checkout(workspace, exec::own_mark(), &|left| {
         let ended = exec::sweep_if(&|mark| mark == left);
         if ended > 0 {
@@ -78,7 +78,7 @@ pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
 
 /// A process that requests the turn, with its observations of the current holder.
 #[derive(Default)]
-pub struct Suitor {
+pub(crate) struct Suitor {
     /// A turn that no process seems to continue, and the time since when.
     idle: Option<(Turn, Instant)>,
 }
@@ -86,7 +86,7 @@ pub struct Suitor {
 impl Suitor {
     /// Takes the turn for the run of `claim`, or returns the run that has it. A turn whose run no
     /// coordinator has claimed for `patience` counts as abandoned.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         queue: &FsQueue,
         workspace: &Workspace,
@@ -155,7 +155,7 @@ fn before(queue: &FsQueue, owner: String) -> io::Result<Before> {
 }
 
 /// Returns the run of a fleet that has the turn, or `None` if that run has ended.
-pub fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
+pub(crate) fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
     let Some(holder) = queue.turn()?.holder else { return Ok(None) };
     let place = queue.find(COORDINATOR, &holder.batch, &holder.task)?;
     let out = matches!(place, Some(Place::Waiting { .. } | Place::Claimed { .. }));
@@ -163,7 +163,11 @@ pub fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
 }
 
 /// Returns true if a step of a run is executing or queued for a worker.
-pub fn is_at_work(queue: &FsQueue, workspace: &Workspace, holder: &TurnHolder) -> io::Result<bool> {
+pub(crate) fn is_at_work(
+    queue: &FsQueue,
+    workspace: &Workspace,
+    holder: &TurnHolder,
+) -> io::Result<bool> {
     let place = queue.find(COORDINATOR, &holder.batch, &holder.task)?;
     has_steps_out(queue, workspace, holder, place.as_ref())
 }

@@ -33,7 +33,7 @@ const ANSWERS: Duration = Duration::from_secs(1);
 const PARKED: Duration = Duration::from_millis(500);
 
 /// The output for a run's progress, and the way to ask the user.
-pub trait Report {
+pub(crate) trait Report {
     /// Reports an event that was recorded and applied.
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event);
     /// Called as time passes. Returns the time of the next call.
@@ -45,7 +45,7 @@ pub trait Report {
 }
 
 /// Executes the work that a run is owed.
-pub trait Hands {
+pub(crate) trait Hands {
     /// Returns the agent whose worker does this work, or `None` if this process does it.
     fn agent_for(&self, work: &Work) -> Option<String>;
     /// Creates a unique task for an agent.
@@ -59,7 +59,7 @@ pub trait Hands {
 }
 
 /// An execution to start.
-pub struct Launch {
+pub(crate) struct Launch {
     pub run: RunId,
     pub site: Arc<Site>,
     pub step: StepPath,
@@ -71,7 +71,7 @@ pub struct Launch {
     pub pass: Arc<Pass>,
 }
 
-pub enum Job {
+pub(crate) enum Job {
     Run(Box<Work>),
     Wait(Waiting),
     Merge(MergeWork),
@@ -79,7 +79,7 @@ pub enum Job {
 
 impl Launch {
     /// Executes it in this process and blocks until it ends. Returns `None` if it was stopped.
-    pub fn perform(&self, stop: &Stop) -> Option<Performed> {
+    pub(crate) fn perform(&self, stop: &Stop) -> Option<Performed> {
         match &self.job {
             Job::Run(work) => {
                 let mark = format!("{}/{}#{}", self.run, self.step, self.attempt);
@@ -93,7 +93,7 @@ impl Launch {
 }
 
 /// The interfaces that a run is driven with.
-pub struct Reins<'a> {
+pub(crate) struct Reins<'a> {
     pub clock: &'a dyn Clock,
     pub report: &'a mut dyn Report,
     pub hands: &'a mut dyn Hands,
@@ -101,13 +101,13 @@ pub struct Reins<'a> {
 }
 
 /// Ends the processes of a run on this machine. Returns their number.
-pub fn sweep(run: &RunId) -> usize {
+pub(crate) fn sweep(run: &RunId) -> usize {
     let prefix = format!("{run}/");
     exec::sweep_if(&|mark| mark.starts_with(&prefix))
 }
 
 /// A run that this process drives.
-pub struct Drive {
+pub(crate) struct Drive {
     pub site: Arc<Site>,
     pub plan: Arc<Plan>,
     pub run: Run,
@@ -129,7 +129,13 @@ pub struct Drive {
 }
 
 impl Drive {
-    pub fn new(site: Arc<Site>, plan: Arc<Plan>, run: Run, store: Store, backups: bool) -> Drive {
+    pub(crate) fn new(
+        site: Arc<Site>,
+        plan: Arc<Plan>,
+        run: Run,
+        store: Store,
+        backups: bool,
+    ) -> Drive {
         let in_flight = HashMap::new();
         Drive {
             site,
@@ -149,7 +155,7 @@ impl Drive {
 
     /// Returns the attempts that were enqueued as tasks before this process drove the run, and
     /// marks them as in flight.
-    pub fn tasks_out(&mut self) -> Vec<(StepPath, Attempt, TaskRef)> {
+    pub(crate) fn tasks_out(&mut self) -> Vec<(StepPath, Attempt, TaskRef)> {
         let mut found = Vec::new();
         for here in self.run.positions() {
             let Some(slot) = self.run.slot(&here) else { continue };
@@ -166,7 +172,7 @@ impl Drive {
     }
 
     /// Returns the number of the latest execution of a step's attempt that the run has recorded.
-    pub fn executions(&self, step: &StepPath) -> u32 {
+    pub(crate) fn executions(&self, step: &StepPath) -> u32 {
         let at = Address::parse(&self.plan, &step.to_string());
         let record = at.and_then(|at| self.run.slot(&at)?.record.as_deref());
         record.map_or(1, |record| record.executions.max(1))
@@ -174,7 +180,7 @@ impl Drive {
 
     /// Returns the tasks that were in flight when a node ended the run. Workers may still execute
     /// them.
-    pub fn tasks_cut_off(&self) -> Vec<(StepPath, Attempt, TaskRef)> {
+    pub(crate) fn tasks_cut_off(&self) -> Vec<(StepPath, Attempt, TaskRef)> {
         let mut found = Vec::new();
         for (here, slot) in self.run.slots() {
             let Some(record) = slot.record.as_deref() else { continue };
@@ -189,7 +195,7 @@ impl Drive {
     }
 
     /// Returns the attempts that the previous driver of the run executed in its own process.
-    pub fn cut_off(&self) -> Vec<(StepPath, Attempt)> {
+    pub(crate) fn cut_off(&self) -> Vec<(StepPath, Attempt)> {
         let mut found = Vec::new();
         for here in self.run.positions() {
             let Some(slot) = self.run.slot(&here) else { continue };
@@ -201,23 +207,23 @@ impl Drive {
         found
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.run.status != RunStatus::Running
     }
 
     /// Returns true if the run waits only for users.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         !self.is_busy() && self.run.status == RunStatus::Running && self.run.is_paused()
     }
 
     /// Returns true if an execution is in flight.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
     /// Records the end of an execution. `None` means that it was stopped. Ignores an attempt that
     /// is not in flight.
-    pub fn ended(
+    pub(crate) fn ended(
         &mut self,
         reins: &mut Reins,
         step: &StepPath,
@@ -236,7 +242,7 @@ impl Drive {
     }
 
     /// Recalls an attempt whose task is missing from the queue.
-    pub fn recall(
+    pub(crate) fn recall(
         &mut self,
         reins: &mut Reins,
         step: &StepPath,
@@ -248,7 +254,7 @@ impl Drive {
     }
 
     /// Records that the task of an attempt was put back into the queue for another execution.
-    pub fn put_back(
+    pub(crate) fn put_back(
         &mut self,
         reins: &mut Reins,
         step: &StepPath,
@@ -262,14 +268,9 @@ impl Drive {
         self.record(reins, Event::PutBack { step, attempt, execution, deaths })
     }
 
-    /// Forgets all executions in flight; their ends will not be reported.
-    pub fn forget_flights(&mut self) {
-        self.in_flight.clear();
-    }
-
     /// Returns the time until [`Drive::keep_up`] or [`Drive::advance`] must be called again if
     /// nothing else happens.
-    pub fn patience(&self, now: Time) -> Option<Duration> {
+    pub(crate) fn patience(&self, now: Time) -> Option<Duration> {
         // If a due time has passed without success (a full disk), the caller must not spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
         let wake = self.wake.map(|wake| wake.saturating_duration_since(host::instant()));
@@ -280,7 +281,7 @@ impl Drive {
 
     /// Writes the run's files if they are due. A failure here loses nothing yet: the journal has
     /// the events, and if it cannot be written either, [`Drive::record`] returns the error.
-    pub fn keep_up(&mut self, now: Time) {
+    pub(crate) fn keep_up(&mut self, now: Time) {
         if let Err(error) = self.store.keep_up(&self.plan, &self.run, now)
             && !std::mem::replace(&mut self.warned, true)
         {
@@ -289,7 +290,7 @@ impl Drive {
     }
 
     /// Ends the processes that plain commands have left running.
-    pub fn tidy_up(&mut self) {
+    pub(crate) fn tidy_up(&mut self) {
         if std::mem::take(&mut self.left_running) > 0 {
             let ended = sweep(&self.run.id);
             tracing::info!("ended {ended} processes that commands had left running");
@@ -297,12 +298,12 @@ impl Drive {
     }
 
     /// Saves the run and stops driving it: it has ended, or another process resumes it later.
-    pub fn rest(&mut self, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn rest(&mut self, now: Time) -> Result<(), StoreError> {
         self.tidy_up();
         self.store.save(&self.plan, &self.run, now)
     }
 
-    pub fn record(&mut self, reins: &mut Reins, event: Event) -> Result<(), StoreError> {
+    pub(crate) fn record(&mut self, reins: &mut Reins, event: Event) -> Result<(), StoreError> {
         let now = reins.clock.now();
         self.record_at(reins, now, event)
     }
@@ -323,7 +324,7 @@ impl Drive {
     }
 
     /// Performs owed effects until the run can only wait.
-    pub fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+    pub(crate) fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         loop {
             let mut progressed = false;
             // Attempts that wait for an account do not occupy a slot.
@@ -344,7 +345,7 @@ impl Drive {
     }
 
     /// Records the answers of users, and does nothing else.
-    pub fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+    pub(crate) fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         for effect in engine::owed(&self.plan, &self.run, 0) {
             if let Effect::Answer { step, attempt } = effect {
                 self.answer(reins, &step, attempt)?;

@@ -20,13 +20,13 @@ use crate::yaml;
 
 /// A step of the run's past that conflicts with the edited workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub(crate) struct Difference {
     pub step: String,
     pub kind: DifferenceKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DifferenceKind {
+pub(crate) enum DifferenceKind {
     /// It has completed, and its definition has changed.
     Changed,
     /// It has completed, and the edited workflow does not contain it.
@@ -47,7 +47,7 @@ impl std::fmt::Display for Difference {
 }
 
 /// An edited workflow, next to the one that a run follows.
-pub struct Edit<'a> {
+pub(crate) struct Edit<'a> {
     pub old_text: &'a str,
     pub new_text: &'a str,
     pub new_checksum: String,
@@ -63,7 +63,7 @@ pub struct Edit<'a> {
 impl Edit<'_> {
     /// Returns the steps whose results conflict with the edited workflow. The run can be continued
     /// if there are none.
-    pub fn differences(&self, run: &Run) -> Vec<Difference> {
+    pub(crate) fn differences(&self, run: &Run) -> Vec<Difference> {
         let (old, new) = (steps_of(self.old_text), steps_of(self.new_text));
         let mut found = Vec::new();
         let again: BTreeSet<&str> =
@@ -138,7 +138,12 @@ impl Edit<'_> {
     }
 
     /// Switches a stopped run to the edited workflow.
-    pub fn adopt(&self, store: &mut Store, run: &mut Run, at: Time) -> Result<(), EditError> {
+    pub(crate) fn adopt(
+        &self,
+        store: &mut Store,
+        run: &mut Run,
+        at: Time,
+    ) -> Result<(), EditError> {
         let mut edited = self.translate(run).map_err(EditError::Untranslatable)?;
         let definition = next_definition(run.origin.definition());
         let (disk, path) = (disk::machine(), store.root().join(&definition));
@@ -158,7 +163,7 @@ impl Edit<'_> {
 
 /// The reason why a run cannot be switched.
 #[derive(Debug, thiserror::Error)]
-pub enum EditError {
+pub(crate) enum EditError {
     #[error("{0}")]
     Untranslatable(String),
     #[error(transparent)]
@@ -255,7 +260,7 @@ fn compare(
 }
 
 /// Reads the copy of the workflow that a run follows.
-pub fn frozen_text(root: &Path, run: &Run) -> std::io::Result<String> {
+pub(crate) fn frozen_text(root: &Path, run: &Run) -> std::io::Result<String> {
     let bytes = disk::machine().read(&root.join(run.origin.definition()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

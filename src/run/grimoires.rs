@@ -3,7 +3,7 @@
 use crate::base::ids::name_fault;
 
 /// Directory of a workspace's grimoires.
-pub const GRIMOIRES: &str = ".coven/grimoires";
+pub(crate) const GRIMOIRES: &str = ".coven/grimoires";
 
 const BUILT_IN: [(&str, &str); 3] = [
     ("implement-bead", include_str!("../../workflows/grimoires/implement-bead.yaml")),
@@ -15,16 +15,16 @@ const BUILT_IN: [(&str, &str); 3] = [
 const CALLED: &str = "built-in grimoire ";
 
 /// Names of the built-in grimoires.
-pub fn built_in() -> impl Iterator<Item = &'static str> {
+pub(crate) fn built_in() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-pub fn is_built_in(file: &str) -> bool {
+pub(crate) fn is_built_in(file: &str) -> bool {
     file.starts_with(CALLED)
 }
 
 /// Describes a grimoire for messages.
-pub fn shown(file: &str) -> String {
+pub(crate) fn shown(file: &str) -> String {
     match file.strip_prefix(CALLED) {
         Some(name) => format!("{CALLED}`{name}`"),
         None => format!("grimoire `{file}`"),
@@ -36,7 +36,7 @@ type Read<'r> = &'r dyn Fn(&str) -> Option<Result<String, String>>;
 
 /// Finds a grimoire by its name. Returns its file name for messages and its text; `None` if the
 /// name is invalid or unknown.
-pub fn find(name: &str, read: Read) -> Option<Result<(String, String), String>> {
+pub(crate) fn find(name: &str, read: Read) -> Option<Result<(String, String), String>> {
     let name = name.strip_prefix(CALLED).unwrap_or(name);
     if name_fault(name).is_some() {
         return None;

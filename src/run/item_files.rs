@@ -11,13 +11,13 @@ use crate::workflow::Plan;
 use crate::workspace::{PathError, Workspace, tidy};
 
 /// Source and target of an item's file.
-pub struct Move {
+pub(crate) struct Move {
     pub from: String,
     pub to: String,
 }
 
 /// Computes the move of an item. The error contains the move and the message to record instead.
-pub fn plan_move(
+pub(crate) fn plan_move(
     plan: &Plan,
     run: &Run,
     here: &Address,
@@ -76,7 +76,7 @@ fn free_name(workspace: &Workspace, to: &str) -> String {
 
 /// Moves the file, or detects that it was moved already. Returns the error message to record, if
 /// any.
-pub fn carry_out(workspace: &Workspace, from: &str, to: &str) -> Option<String> {
+pub(crate) fn carry_out(workspace: &Workspace, from: &str, to: &str) -> Option<String> {
     match workspace.move_file(from, to) {
         Ok(()) => None,
         Err(PathError::Missing { .. }) if workspace.exists(to) => None,

@@ -19,11 +19,11 @@ use crate::exec::Stop;
 use crate::store::StoreError;
 
 /// File in a run's directory: when the process that drives the run is stopped, it cancels the run.
-pub const CANCEL: &str = "cancel";
+pub(crate) const CANCEL: &str = "cancel";
 
 /// The way in which driving a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub(crate) enum Finish {
     Ended(RunStatus),
     /// The process was stopped; the run can be resumed.
     Stopped,
@@ -32,7 +32,7 @@ pub enum Finish {
 }
 
 /// Default number of concurrent executions.
-pub const JOBS: usize = 8;
+pub(crate) const JOBS: usize = 8;
 
 /// An execution that ended; without a result, it was stopped.
 struct Done {
@@ -91,7 +91,7 @@ impl Hands for Executor {
 }
 
 /// Performs everything the run is owed until it ends, pauses or is stopped.
-pub fn drive(
+pub(crate) fn drive(
     mut drive: Drive,
     clock: &dyn Clock,
     report: &mut dyn Report,

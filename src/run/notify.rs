@@ -32,7 +32,7 @@ use crate::workflow::settings::Occasion;
 
 /// The content of a notification.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Notice {
+pub(crate) struct Notice {
     pub schema: &'static str,
     pub event: Occasion,
     pub run_id: String,
@@ -136,7 +136,7 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
 }
 
 /// Sends notifications according to the settings.
-pub struct Notifier {
+pub(crate) struct Notifier {
     settings: NotifySettings,
     workspace: PathBuf,
     traces: Traces,
@@ -145,12 +145,12 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    pub fn new(settings: NotifySettings, workspace: PathBuf, traces: Traces) -> Notifier {
+    pub(crate) fn new(settings: NotifySettings, workspace: PathBuf, traces: Traces) -> Notifier {
         Notifier { settings, workspace, traces, sending: Mutex::default() }
     }
 
     /// Starts to send a notification if the event needs one.
-    pub fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
+    pub(crate) fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
         if self.settings.is_silent() && !self.traces.are_wanted() {
             return;
         }
@@ -184,7 +184,7 @@ impl Notifier {
     }
 
     /// Waits for all notifications in progress; each has a timeout.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let all = std::mem::take(&mut *self.sending.lock().unwrap_or_else(|p| p.into_inner()));
         for thread in all {
             let _ = thread.join();
@@ -235,14 +235,14 @@ fn first_bytes(text: &str, limit: usize) -> String {
 }
 
 /// A report that also sends notifications.
-pub struct Notifying<R> {
+pub(crate) struct Notifying<R> {
     report: R,
     notifier: Arc<Notifier>,
     before: RunStatus,
 }
 
 impl<R> Notifying<R> {
-    pub fn new(report: R, notifier: &Arc<Notifier>) -> Self {
+    pub(crate) fn new(report: R, notifier: &Arc<Notifier>) -> Self {
         Notifying { report, notifier: notifier.clone(), before: RunStatus::Running }
     }
 }

@@ -13,17 +13,16 @@ use crate::workspace::{PathError, Workspace};
 
 /// The reason why a run cannot be opened.
 #[derive(Debug)]
-pub enum OpenError {
+pub(crate) enum OpenError {
     /// A file of the run is missing or unreadable: the message.
     Unreadable(String),
     /// This user may not read a file of the run.
     Forbidden(String),
     /// Its settings are no longer valid.
     Settings(ConfigError),
-    /// Its workflow is no longer valid: the file, its text, the problems.
+    /// Its workflow is no longer valid: the file and the problems.
     Workflow {
         file: String,
-        text: String,
         problems: Vec<Problem>,
     },
     State(LoadError),
@@ -35,7 +34,7 @@ pub enum OpenError {
 
 /// The remedy for a run that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cure {
+pub(crate) enum Cure {
     /// Rebuild it from its remaining files.
     #[default]
     Repair,
@@ -47,12 +46,12 @@ pub enum Cure {
 
 impl OpenError {
     /// Returns true if the error concerns the volume and may be temporary.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         matches!(self, OpenError::State(LoadError::Disk(_)))
     }
 
     /// Returns true if this user may not read the run. Then its state is unknown.
-    pub fn is_forbidden(&self) -> bool {
+    pub(crate) fn is_forbidden(&self) -> bool {
         match self {
             OpenError::Forbidden(_) => true,
             OpenError::State(LoadError::Disk(error)) => error.is_forbidden(),
@@ -61,7 +60,7 @@ impl OpenError {
     }
 
     /// Returns the remedy, for a user who may read the run.
-    pub fn cure(&self) -> Cure {
+    pub(crate) fn cure(&self) -> Cure {
         use OpenError::{Forbidden, Lost, Nothing, Settings, State, Unreadable, Workflow};
         match self {
             Forbidden(_) | State(_) => Cure::Repair,
@@ -72,7 +71,7 @@ impl OpenError {
 
     /// Returns true if essential data of the run is lost: no remaining file has its workflow, its
     /// settings or its progress, so it can be neither repaired nor resumed.
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         self.cure() != Cure::Repair
     }
 }
@@ -88,7 +87,7 @@ impl std::fmt::Display for OpenError {
                 let message = first(&error.problems).unwrap_or_default();
                 write!(f, "`{}`: {message}", error.file.display())
             }
-            OpenError::Workflow { file, problems, .. } => {
+            OpenError::Workflow { file, problems } => {
                 write!(f, "`{file}`: {}", first(problems).unwrap_or_default())
             }
             OpenError::State(error) | OpenError::Lost(error) => write!(f, "{error}"),
@@ -97,7 +96,7 @@ impl std::fmt::Display for OpenError {
 }
 
 /// Compiles a workflow, then checks on disk that its paths stay inside the workspace.
-pub fn compile_in(
+pub(crate) fn compile_in(
     workspace: &Workspace,
     config: &Config,
     text: &str,
@@ -108,7 +107,7 @@ pub fn compile_in(
 }
 
 /// Returns the paths of a workflow that lead out of the workspace.
-pub fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
+pub(crate) fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
     let escape = |(path, place): &(String, Place)| match workspace.check(path) {
         Err(error @ PathError::Refused { .. }) => {
             Some(Problem::error(error.to_string()).at(*place))
@@ -119,7 +118,7 @@ pub fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
 }
 
 /// Returns the settings that a run was started with.
-pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
+pub(crate) fn frozen_config(root: &Path) -> Result<Config, OpenError> {
     let path = root.join(store::SETTINGS);
     let layers: Vec<Layer> = match disk::machine().read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -131,7 +130,11 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 }
 
 /// Returns the plan that a run was started with.
-pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
+pub(crate) fn frozen_plan(
+    workspace: &Workspace,
+    config: &Config,
+    root: &Path,
+) -> Result<Plan, OpenError> {
     let origin = store::origin(root);
     let path = root.join(origin.as_ref().map_or(store::DEFINITION, Origin::definition));
     let text = read_text(&path).map_err(|error| match unreadable(&path, error) {
@@ -142,7 +145,7 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
         Ok((plan, _)) => plan,
         Err(problems) => {
             let file = path.display().to_string();
-            return Err(OpenError::Workflow { file, text, problems });
+            return Err(OpenError::Workflow { file, problems });
         }
     };
     source_files::learn(&mut plan, root);
@@ -156,7 +159,10 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
 }
 
 /// Opens a run so that it can be driven.
-pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, Run), OpenError> {
+pub(crate) fn open(
+    workspace: &Workspace,
+    root: &Path,
+) -> Result<(Config, Plan, Store, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
     let (store, run) =
@@ -165,7 +171,7 @@ pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, 
 }
 
 /// Reads a run without driving it; another process may be driving it.
-pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
+pub(crate) fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
     let run =
@@ -183,12 +189,15 @@ fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
 }
 
 /// Returns true if no file in a run's directory identifies its workflow.
-pub fn has_nothing(root: &Path) -> bool {
+pub(crate) fn has_nothing(root: &Path) -> bool {
     !disk::exists(&root.join(store::DEFINITION)).unwrap_or(true) && store::origin(root).is_none()
 }
 
 /// Reads a run from its journal, for a run whose `state.json` cannot be read.
-pub fn look_by_journal(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
+pub(crate) fn look_by_journal(
+    workspace: &Workspace,
+    root: &Path,
+) -> Result<(Plan, Run), OpenError> {
     let plan = frozen_plan(workspace, &frozen_config(root)?, root)?;
     let run = Store::look_by_journal(disk::machine(), root, &plan).map_err(OpenError::State)?;
     Ok((plan, run))

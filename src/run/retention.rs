@@ -28,7 +28,7 @@ const STATUS: &str = ".status.json";
 
 /// Removable files of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heap {
+pub(crate) struct Heap {
     pub kind: Kind,
     pub dir: PathBuf,
     /// Groups of files: the later files of a group are removed only if the first one existed.
@@ -38,7 +38,7 @@ pub struct Heap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Tasks,
     /// Logs of tasks that belong to no run.
     Logs,
@@ -53,7 +53,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Tasks => "tasks",
             Kind::Logs => "logs",
@@ -67,12 +67,12 @@ impl Kind {
 }
 
 impl Heap {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.items.len()
     }
 
     /// Removes the files.
-    pub fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         let disk = disk::machine();
         for item in &self.items {
             for path in item {
@@ -97,7 +97,7 @@ impl Heap {
 }
 
 /// The runs of a workspace, as a cleanup needs them.
-pub struct Runs {
+pub(crate) struct Runs {
     /// Runs that stay.
     pub kept: HashSet<RunId>,
     /// Kept runs that have not ended.
@@ -121,7 +121,7 @@ struct Looker<'a> {
 
 /// Returns everything in a queue that can be removed, confirmed by a second scan: if a task was
 /// claimed and ended during one scan, its status seems to belong to no task.
-pub fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
+pub(crate) fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
     let mut heaps = old_now(queue, runs, before)?;
     if heaps.is_empty() {
         return Ok(heaps);
@@ -146,7 +146,7 @@ fn old_now(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> 
 }
 
 /// Returns only the tasks of the runs that are being removed.
-pub fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
+pub(crate) fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
     let of_them = |batch: &str| RunId::parse(batch).is_some_and(|run| runs.gone.contains(&run));
     Looker::new(queue, runs, Time::default())?.ended(of_them)
 }
@@ -315,7 +315,7 @@ fn run_of(path: &Path) -> Option<String> {
 
 /// Finds the state of conversations that are unused for long and belong to no kept run: a resumed
 /// run continues its conversations.
-pub fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<Heap> {
+pub(crate) fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<Heap> {
     let dir = workspace.join(SESSIONS);
     let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut kept: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
@@ -334,7 +334,7 @@ pub fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<
 }
 
 /// Finds notes about parked providers that are available again.
-pub fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
+pub(crate) fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
     let dir = workspace.join(parking::PARKED);
     let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut old: Vec<PathBuf> = list.map(|entry| entry.path()).collect();

@@ -14,12 +14,12 @@ use crate::queue::{End, Ending, FsQueue, Place, Queue, Task, TaskId};
 const NO_BATCH: &str = "none";
 
 /// Returns the places of the waiting and claimed tasks of runs, by run ID.
-pub fn out(queue: &FsQueue) -> io::Result<HashMap<String, Place>> {
+pub(crate) fn out(queue: &FsQueue) -> io::Result<HashMap<String, Place>> {
     out_known(queue, &mut HashMap::new())
 }
 
 /// Like [`out`], for repeated calls: does not read a task whose file name is in `known`.
-pub fn out_known(
+pub(crate) fn out_known(
     queue: &FsQueue,
     known: &mut HashMap<String, Option<RunId>>,
 ) -> io::Result<HashMap<String, Place>> {
@@ -50,7 +50,7 @@ pub fn out_known(
 }
 
 /// Finds the task of one run.
-pub fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
+pub(crate) fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
     // The task may move between two places during the scan.
     for _ in 0..2 {
         if let Some(place) = out(queue)?.remove(run.as_str()) {
@@ -88,12 +88,12 @@ fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunI
 }
 
 /// Returns the tasks of a run's running steps.
-pub fn steps_out(run: &Run) -> Vec<TaskRef> {
+pub(crate) fn steps_out(run: &Run) -> Vec<TaskRef> {
     steps_out_of(run, |_| true)
 }
 
 /// Returns the tasks of the running steps among these top-level steps and inside them.
-pub fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
+pub(crate) fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
     fn walk(body: &Body, into: &mut Vec<TaskRef>) {
         body.slots.iter().for_each(|slot| look(slot, into));
     }
@@ -117,13 +117,17 @@ pub fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
 
 /// The task of a run's step, and the worker that holds it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StillHeld {
+pub(crate) struct StillHeld {
     pub task: TaskRef,
     pub worker: String,
 }
 
 /// Cancels the waiting tasks of a run's steps. Returns the tasks that a worker holds.
-pub fn take_out_steps(queue: &FsQueue, run: &Run, tasks: &[TaskRef]) -> io::Result<Vec<StillHeld>> {
+pub(crate) fn take_out_steps(
+    queue: &FsQueue,
+    run: &Run,
+    tasks: &[TaskRef],
+) -> io::Result<Vec<StillHeld>> {
     let mut held = Vec::new();
     for task in tasks {
         let Some(id) = TaskId::parse(&task.id) else { continue };
@@ -148,7 +152,7 @@ pub fn take_out_steps(queue: &FsQueue, run: &Run, tasks: &[TaskRef]) -> io::Resu
 
 /// Creates a new task for a run that has none. Its attempt is higher than any in the run's
 /// journals, so that the coordinator that claims it writes its own journal.
-pub fn make(queue: &FsQueue, run: &Run, term: u32) -> Task {
+pub(crate) fn make(queue: &FsQueue, run: &Run, term: u32) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);

@@ -10,7 +10,7 @@ use crate::base::host;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-pub struct Pool {
+pub(crate) struct Pool {
     jobs: Sender<Job>,
     waiting: Arc<Mutex<Receiver<Job>>>,
     /// Jobs that were submitted and have not ended.
@@ -23,13 +23,13 @@ pub struct Pool {
 const STACK: usize = 512 * 1024;
 
 impl Pool {
-    pub fn new(most: usize) -> Pool {
+    pub(crate) fn new(most: usize) -> Pool {
         let (jobs, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));
         Pool { jobs, waiting, open: Arc::default(), threads: 0, most }
     }
 
-    pub fn give(&mut self, job: impl FnOnce() + Send + 'static) {
+    pub(crate) fn give(&mut self, job: impl FnOnce() + Send + 'static) {
         #[cfg(test)]
         if host::is_simulated() {
             return drop(host::spawn(job));

@@ -17,7 +17,7 @@ use crate::exec::{self, How, Order, Said};
 const SAID_BYTES: usize = 4096;
 
 /// Posts a JSON document with additional headers. The error states why it failed.
-pub fn post(
+pub(crate) fn post(
     url: &str,
     headers: &[(String, String)],
     body: &str,
@@ -34,7 +34,7 @@ pub fn post(
 }
 
 /// Runs a command with a text on its stdin. The error states why it failed.
-pub fn call(
+pub(crate) fn call(
     argv: &[String],
     stdin: &str,
     env: &[(String, OsString)],

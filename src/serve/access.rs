@@ -19,7 +19,7 @@ use crate::base::digest;
 /// Maximum number of sessions. The oldest one is dropped first.
 const SESSIONS: usize = 64;
 
-pub struct Access {
+pub(crate) struct Access {
     pub token: String,
     /// Key from which the form tokens are derived.
     secret: String,
@@ -31,7 +31,7 @@ pub struct Access {
 
 /// The authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub(crate) enum Caller {
     /// A browser, identified by its session.
     Browser(String),
     /// A program that sent the token.
@@ -40,7 +40,7 @@ pub enum Caller {
 
 /// Reason why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     Host,
     Origin,
     Form,
@@ -48,7 +48,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    pub fn status(self) -> u16 {
+    pub(crate) fn status(self) -> u16 {
         match self {
             Refusal::Host => 421,
             Refusal::Origin | Refusal::Form => 403,
@@ -56,7 +56,7 @@ impl Refusal {
         }
     }
 
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Refusal::Host => "this page is not served under that name; `--name` allows one",
             Refusal::Origin => "the request does not come from this page",
@@ -67,7 +67,7 @@ impl Refusal {
 }
 
 impl Access {
-    pub fn new(port: u16, names: &[String]) -> io::Result<Access> {
+    pub(crate) fn new(port: u16, names: &[String]) -> io::Result<Access> {
         let local = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
         Ok(Access {
             token: unguessable()?,
@@ -81,7 +81,7 @@ impl Access {
 
     /// Rejects a request with a foreign `Host`. Accepts any port, because a tunnel may use another
     /// one.
-    pub fn check_host(&self, request: &Request) -> Result<(), Refusal> {
+    pub(crate) fn check_host(&self, request: &Request) -> Result<(), Refusal> {
         let host = request.header("host").ok_or(Refusal::Host)?.to_lowercase();
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -91,7 +91,7 @@ impl Access {
     }
 
     /// Authenticates a request by its token or session cookie.
-    pub fn caller(&self, request: &Request) -> Result<Caller, Refusal> {
+    pub(crate) fn caller(&self, request: &Request) -> Result<Caller, Refusal> {
         if let Some(word) = request.header("authorization") {
             let token = word.strip_prefix("Bearer ").unwrap_or_default();
             return if same(token, &self.token) {
@@ -113,7 +113,7 @@ impl Access {
     }
 
     /// Checks that a caller may change something with this request.
-    pub fn check_act(
+    pub(crate) fn check_act(
         &self,
         request: &Request,
         caller: &Caller,
@@ -142,7 +142,7 @@ impl Access {
     }
 
     /// Returns the form token of a session.
-    pub fn word(&self, session: &str) -> String {
+    pub(crate) fn word(&self, session: &str) -> String {
         let mut parts = digest::Parts::default();
         parts.add(&self.secret);
         parts.add(session);
@@ -151,7 +151,7 @@ impl Access {
 
     /// Creates a session for a browser that presents the token. Returns the cookie, or `None` if
     /// the token is wrong.
-    pub fn enter(&self, token: &str) -> io::Result<Option<String>> {
+    pub(crate) fn enter(&self, token: &str) -> io::Result<Option<String>> {
         if !same(token, &self.token) {
             return Ok(None);
         }

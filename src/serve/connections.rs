@@ -7,7 +7,7 @@
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub struct Guests {
+pub(crate) struct Guests {
     most: usize,
     here: Mutex<Here>,
 }
@@ -26,7 +26,7 @@ struct Guest {
 }
 
 impl Guests {
-    pub fn new(most: usize) -> Arc<Guests> {
+    pub(crate) fn new(most: usize) -> Arc<Guests> {
         Arc::new(Guests { most, here: Mutex::default() })
     }
 
@@ -36,7 +36,7 @@ impl Guests {
 
     /// Registers a connection. Returns `None` if authenticated connections fill all slots, or if
     /// the stream cannot be duplicated.
-    pub fn seat(self: &Arc<Self>, stream: &TcpStream) -> Option<Seat> {
+    pub(crate) fn seat(self: &Arc<Self>, stream: &TcpStream) -> Option<Seat> {
         let stream = stream.try_clone().ok()?;
         let mut here = self.here();
         if here.guests.len() >= self.most {
@@ -52,14 +52,14 @@ impl Guests {
 }
 
 /// The slot of one connection, released on drop.
-pub struct Seat {
+pub(crate) struct Seat {
     guests: Arc<Guests>,
     number: u64,
 }
 
 impl Seat {
     /// Marks the connection as authenticated, so that it is never closed to make room.
-    pub fn keep(&self) {
+    pub(crate) fn keep(&self) {
         let mut here = self.guests.here();
         if let Some(own) = here.guests.iter_mut().find(|guest| guest.number == self.number) {
             own.known = true;

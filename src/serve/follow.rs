@@ -22,7 +22,7 @@ const ASK: Duration = Duration::from_secs(1);
 const PIECE: usize = 256 << 10;
 
 /// Sends an event for each change of the workspace.
-pub fn changes(house: &House, to: &mut impl Write) -> io::Result<()> {
+pub(crate) fn changes(house: &House, to: &mut impl Write) -> io::Result<()> {
     let _onlooker = house.live.join();
     let mut heard = house.live.bell.rings();
     write!(to, "retry: 2000\n: hello\n\n")?;
@@ -40,7 +40,7 @@ pub fn changes(house: &House, to: &mut impl Write) -> io::Result<()> {
 }
 
 /// A log to follow, and the offsets to start from (stdout, stderr).
-pub struct Log {
+pub(crate) struct Log {
     pub id: RunId,
     pub name: String,
     pub from: (u64, u64),
@@ -55,7 +55,7 @@ struct Stream {
 }
 
 /// Sends the output of a step until the step cannot print more.
-pub fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
+pub(crate) fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
     let adapter = adapter(house, log);
     let mut streams = [("stdout", log.from.0), ("stderr", log.from.1)].map(|(kind, at)| {
         let listens = kind == "stdout" && adapter.is_stream();
@@ -154,7 +154,7 @@ fn piece(file: &File, at: u64, all: bool) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the adapter that parses the output of a step.
-pub fn adapter(house: &House, log: &Log) -> Kind {
+pub(crate) fn adapter(house: &House, log: &Log) -> Kind {
     let opened = house.board().ok().and_then(|board| board.open(&log.id).ok());
     let found = opened.and_then(|(plan, _)| {
         let at = Address::parse(&plan, &log.name)?;
@@ -164,7 +164,7 @@ pub fn adapter(house: &House, log: &Log) -> Kind {
 }
 
 /// Returns true if the step may print more.
-pub fn goes_on(house: &House, log: &Log) -> bool {
+pub(crate) fn goes_on(house: &House, log: &Log) -> bool {
     let Ok(board) = house.board() else { return true };
     let Ok(detail) = board.detail(&log.id) else { return false };
     let driven =

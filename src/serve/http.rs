@@ -21,7 +21,7 @@ const IDLE_TIME: Duration = Duration::from_secs(30);
 const WRITE_TIME: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub(crate) enum Method {
     Get,
     Head,
     Post,
@@ -30,7 +30,7 @@ pub enum Method {
 }
 
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub method: Method,
     /// The path as it was sent, without the query.
     pub path: String,
@@ -45,7 +45,7 @@ pub struct Request {
 
 impl Request {
     /// Returns a header that occurs exactly once. A repeated header counts as missing.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(key, _)| key == name);
         match (found.next(), found.next()) {
             (Some((_, value)), None) => Some(value),
@@ -53,28 +53,28 @@ impl Request {
         }
     }
 
-    pub fn has_header(&self, name: &str) -> bool {
+    pub(crate) fn has_header(&self, name: &str) -> bool {
         self.headers.iter().any(|(key, _)| key == name)
     }
 
-    pub fn asked(&self, name: &str) -> Option<&str> {
+    pub(crate) fn asked(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the decoded parts of the path.
-    pub fn parts(&self) -> Vec<String> {
+    pub(crate) fn parts(&self) -> Vec<String> {
         parts(&self.path)
     }
 
     /// Returns the fields of a form.
-    pub fn form(&self) -> Vec<(String, String)> {
+    pub(crate) fn form(&self) -> Vec<(String, String)> {
         fields(&String::from_utf8_lossy(&self.body))
     }
 }
 
 /// Reason why a request could not be read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The client disconnected or stayed idle.
     Gone,
     /// The response to send before the connection is closed, and the requested path if it was
@@ -97,21 +97,21 @@ impl Fault {
     }
 }
 
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     /// Bytes that were read but not yet used.
     rest: Vec<u8>,
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream) -> io::Result<Connection> {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Connection> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(WRITE_TIME))?;
         Ok(Connection { stream, rest: Vec::new() })
     }
 
     /// Waits for a request.
-    pub fn request(&mut self) -> Result<Request, Fault> {
+    pub(crate) fn request(&mut self) -> Result<Request, Fault> {
         if self.rest.is_empty() {
             // An idle connection between requests is not an error.
             match self.fill(Instant::now() + IDLE_TIME) {
@@ -178,7 +178,11 @@ impl Connection {
     }
 
     /// Writes a response. Returns true if another request may follow.
-    pub fn answer(&mut self, request: Option<&Request>, answer: &Answer) -> io::Result<bool> {
+    pub(crate) fn answer(
+        &mut self,
+        request: Option<&Request>,
+        answer: &Answer,
+    ) -> io::Result<bool> {
         let keep = request.is_some_and(|request| request.keep_alive);
         let head = answer.head(if keep { "keep-alive" } else { "close" }, true);
         let mut bytes = head.into_bytes();
@@ -191,7 +195,7 @@ impl Connection {
     }
 
     /// Starts an event stream. Returns `None` for a HEAD request, whose response has no body.
-    pub fn begin_stream(&mut self, request: &Request) -> io::Result<Option<&mut TcpStream>> {
+    pub(crate) fn begin_stream(&mut self, request: &Request) -> io::Result<Option<&mut TcpStream>> {
         let answer = Answer::new(200, "text/event-stream; charset=utf-8", "");
         self.stream.write_all(answer.head("close", false).as_bytes())?;
         Ok((request.method != Method::Head).then_some(&mut self.stream))
@@ -200,7 +204,7 @@ impl Connection {
 
 /// Parses the request at the start of `bytes`. Returns the request, the length of its head, and the
 /// length of its body, or `None` if the head is incomplete.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     let head = match parsed.parse(bytes) {
@@ -268,13 +272,13 @@ fn length_of_body(request: &Request) -> Result<usize, Fault> {
 }
 
 /// Returns the decoded parts of a path.
-pub fn parts(path: &str) -> Vec<String> {
+pub(crate) fn parts(path: &str) -> Vec<String> {
     let parts = path.split('/').filter(|part| !part.is_empty());
     parts.map(|part| decode(part, false)).collect()
 }
 
 /// A response of known length.
-pub struct Answer {
+pub(crate) struct Answer {
     status: u16,
     kind: &'static str,
     headers: Vec<(&'static str, String)>,
@@ -282,29 +286,29 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub fn new(status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Answer {
+    pub(crate) fn new(status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Answer {
         Answer { status, kind, headers: Vec::new(), body: body.into() }
     }
 
-    pub fn html(status: u16, page: String) -> Answer {
+    pub(crate) fn html(status: u16, page: String) -> Answer {
         Answer::new(status, "text/html; charset=utf-8", page)
     }
 
-    pub fn json(status: u16, document: &serde_json::Value) -> Answer {
+    pub(crate) fn json(status: u16, document: &serde_json::Value) -> Answer {
         Answer::new(status, "application/json", format!("{document}\n"))
     }
 
-    pub fn text(status: u16, text: &str) -> Answer {
+    pub(crate) fn text(status: u16, text: &str) -> Answer {
         Answer::new(status, "text/plain; charset=utf-8", format!("{text}\n"))
     }
 
     /// Redirects a browser to the page that shows the result.
-    pub fn see(place: &str) -> Answer {
+    pub(crate) fn see(place: &str) -> Answer {
         Answer::text(303, "see there").with("Location", place.to_owned())
     }
 
     /// Adds a header. Removes line breaks from the value, which would start another header.
-    pub fn with(mut self, name: &'static str, value: String) -> Answer {
+    pub(crate) fn with(mut self, name: &'static str, value: String) -> Answer {
         let value = value.replace(['\r', '\n', '\0'], "");
         self.headers.push((name, value));
         self

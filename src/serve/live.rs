@@ -20,7 +20,7 @@ const GATHER: Duration = Duration::from_millis(150);
 /// Number of newest runs that are watched.
 const RUNS: usize = 50;
 
-pub struct Live {
+pub(crate) struct Live {
     state_dir: PathBuf,
     layout: Layout,
     /// Rings after each change.
@@ -32,7 +32,7 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn start(workspace: &Path, state_dir: &Path) -> Arc<Live> {
+    pub(crate) fn start(workspace: &Path, state_dir: &Path) -> Arc<Live> {
         let live = Arc::new(Live {
             state_dir: state_dir.to_owned(),
             layout: Layout::new(workspace),
@@ -47,18 +47,18 @@ impl Live {
     }
 
     /// Ends the watcher thread and all streams.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.wake.ring();
         self.bell.ring();
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
 
     /// Registers a viewer until the returned value is dropped.
-    pub fn join(self: &Arc<Live>) -> Onlooker {
+    pub(crate) fn join(self: &Arc<Live>) -> Onlooker {
         self.watching.fetch_add(1, Ordering::SeqCst);
         self.wake.ring();
         Onlooker(self.clone())
@@ -123,7 +123,7 @@ impl Live {
     }
 }
 
-pub struct Onlooker(Arc<Live>);
+pub(crate) struct Onlooker(Arc<Live>);
 
 impl Drop for Onlooker {
     fn drop(&mut self) {

@@ -15,10 +15,10 @@ use crate::view::progress::whole_seconds;
 use crate::view::rows::{busy, inbox_row, run_time};
 use crate::view::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
 
-pub const SCRIPT: &str = include_str!("live.js");
+pub(crate) const SCRIPT: &str = include_str!("live.js");
 
 /// Data that every page needs.
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     pub title: &'a str,
     pub here: &'a str,
     pub waiting: usize,
@@ -30,7 +30,7 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// Returns a whole page. Without scripts, the page reloads itself, unless it has a text field,
     /// whose contents a reload would lose.
-    pub fn page(&self, body: &Html) -> String {
+    pub(crate) fn page(&self, body: &Html) -> String {
         let mut out = Html::default();
         out.raw("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
         out.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
@@ -138,7 +138,7 @@ impl Frame<'_> {
         out.raw("</section>");
     }
 
-    pub fn board(&self, board: &BoardPage) -> String {
+    pub(crate) fn board(&self, board: &BoardPage) -> String {
         let mut out = Html::default();
         out.element("p", &[("class", &"over")], self.workspace).raw("<h1>Board</h1>");
         self.gates(&mut out, board.gates, true);
@@ -179,7 +179,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn run(&self, told: &Report) -> String {
+    pub(crate) fn run(&self, told: &Report) -> String {
         let mut out = Html::default();
         let id = part(&told.run.run_id);
         out.raw("<section data-live=\"head\">");
@@ -217,7 +217,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn log(&self, run: &str, step: &str, state: &'static str, log: &LogPage) -> String {
+    pub(crate) fn log(&self, run: &str, step: &str, state: &'static str, log: &LogPage) -> String {
         let mut out = Html::default();
         let (id, name) = (part(run), part(step));
         out.raw("<p class=\"over\">run ");
@@ -251,7 +251,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn inboxes(&self, inboxes: &[(InboxView, Vec<TaskView>, usize)]) -> String {
+    pub(crate) fn inboxes(&self, inboxes: &[(InboxView, Vec<TaskView>, usize)]) -> String {
         let mut out = Html::default();
         out.raw("<h1>Inboxes</h1><section data-live=\"inboxes\">");
         if inboxes.is_empty() {
@@ -279,7 +279,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn task(&self, task: &TaskView, texts: &[(&'static str, Excerpt)]) -> String {
+    pub(crate) fn task(&self, task: &TaskView, texts: &[(&'static str, Excerpt)]) -> String {
         let mut out = Html::default();
         out.raw("<p class=\"over\">task <code>").text(&task.task).raw("</code></p>");
         out.plain("h1", if task.label.is_empty() { &task.task } else { &task.label });
@@ -310,7 +310,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn workers(&self, workers: &[WorkerView]) -> String {
+    pub(crate) fn workers(&self, workers: &[WorkerView]) -> String {
         let mut out = Html::default();
         out.raw("<h1>Workers</h1><section data-live=\"workers\">");
         match workers.is_empty() {
@@ -327,7 +327,7 @@ impl Frame<'_> {
         self.page(&out)
     }
 
-    pub fn enqueue(&self, agents: &[String]) -> String {
+    pub(crate) fn enqueue(&self, agents: &[String]) -> String {
         let mut out = Html::default();
         out.raw("<h1>New task</h1><p class=\"lead\">It is put into the inbox of an agent, and ");
         out.raw("executed by the next worker that is free.</p>");
@@ -347,7 +347,7 @@ impl Frame<'_> {
     }
 
     /// Returns the page for a failed request, with a link back.
-    pub fn refused(&self, message: &str, back: &str) -> String {
+    pub(crate) fn refused(&self, message: &str, back: &str) -> String {
         let mut out = Html::default();
         out.raw("<h1>That did not work</h1>");
         out.element("pre", &[("class", &"error")], message);
@@ -357,7 +357,7 @@ impl Frame<'_> {
 }
 
 /// The contents of the dashboard.
-pub struct BoardPage<'a> {
+pub(crate) struct BoardPage<'a> {
     pub gates: &'a [Gate],
     pub runs: &'a [RunView],
     pub runs_kept: usize,
@@ -370,7 +370,7 @@ pub struct BoardPage<'a> {
 }
 
 /// The end of each output stream of a step.
-pub struct LogPage {
+pub(crate) struct LogPage {
     pub stdout: Option<Excerpt>,
     pub stderr: Option<Excerpt>,
     /// Offsets up to which stdout and stderr were read.
@@ -463,7 +463,7 @@ fn task_row(out: &mut Html, task: &TaskView) {
 }
 
 /// Returns the login page.
-pub fn stranger(words: &str) -> String {
+pub(crate) fn stranger(words: &str) -> String {
     let mut out = Html::default();
     out.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     out.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");

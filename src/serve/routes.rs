@@ -32,14 +32,14 @@ use crate::view::{Board, Lookup, printed};
 const RUNS: usize = 50;
 const TASKS: usize = 50;
 
-pub struct House {
+pub(crate) struct House {
     pub around: Surroundings,
     pub access: Access,
     pub live: Arc<Live>,
     pub hands: Hands,
 }
 
-pub enum Reply {
+pub(crate) enum Reply {
     Answer(Answer),
     Live,
     Follow(Log),
@@ -80,7 +80,7 @@ impl From<std::io::Error> for No {
 
 impl House {
     /// Reads the current board.
-    pub fn board(&self) -> Result<Board, Failure> {
+    pub(crate) fn board(&self) -> Result<Board, Failure> {
         show::board(&self.around, show::queue_if_any(&self.around)?)
     }
 
@@ -89,11 +89,11 @@ impl House {
     }
 
     /// Returns true if the request is authenticated.
-    pub fn knows(&self, request: &Request) -> bool {
+    pub(crate) fn knows(&self, request: &Request) -> bool {
         self.access.check_host(request).is_ok() && self.access.caller(request).is_ok()
     }
 
-    pub fn route(&self, request: &Request) -> Reply {
+    pub(crate) fn route(&self, request: &Request) -> Reply {
         if let Err(refusal) = self.access.check_host(request) {
             return Reply::Answer(refusal_at(&request.path, refusal.status(), refusal.words()));
         }
@@ -467,7 +467,7 @@ impl House {
 
 /// Returns a refusal for a client that is not yet authenticated: JSON under `/api`, otherwise one
 /// line of text.
-pub fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
+pub(crate) fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
     match http::parts(path).first().is_some_and(|part| part == "api") {
         true => Answer::json(status, &error_document(status, words)),
         false => Answer::text(status, words),
@@ -486,7 +486,7 @@ fn with_allowed(no: &No, answer: Answer) -> Answer {
 }
 
 /// Returns the part of a step's output that the state of the run holds.
-pub fn kept(board: &Board, log: &Log) -> Option<String> {
+pub(crate) fn kept(board: &Board, log: &Log) -> Option<String> {
     let (plan, run) = board.open(&log.id).ok()?;
     printed(run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?)
 }

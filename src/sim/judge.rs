@@ -12,15 +12,15 @@ use super::volume::STALE;
 use crate::queue::{ClaimName, End, TaskName, seal};
 
 /// How long a holder may be silent.
-pub const LEASE: Us = 6 * SECOND;
+pub(super) const LEASE: Us = 6 * SECOND;
 /// What a forged status says.
-pub const FORGED: &str = "forged";
+pub(super) const FORGED: &str = "forged";
 /// How often it beats.
-pub const BEAT: Us = SECOND;
+pub(super) const BEAT: Us = SECOND;
 
 /// Where a file is, by its path.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Spot {
+pub(super) enum Spot {
     Tmp,
     Inbox(TaskName),
     Claimed(ClaimName),
@@ -70,7 +70,7 @@ struct Known {
     trace: Vec<String>,
 }
 
-pub struct Judge {
+pub(super) struct Judge {
     root: PathBuf,
     sched: Arc<Sched>,
     known: Mutex<Known>,
@@ -79,11 +79,11 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(root: &Path, sched: Arc<Sched>, traces: bool) -> Arc<Judge> {
+    pub(super) fn new(root: &Path, sched: Arc<Sched>, traces: bool) -> Arc<Judge> {
         Arc::new(Judge { root: root.to_owned(), sched, known: Mutex::default(), traces })
     }
 
-    pub fn root(&self) -> &Path {
+    pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
@@ -91,43 +91,43 @@ impl Judge {
         self.known.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    pub fn violation(&self, text: String) {
+    pub(super) fn violation(&self, text: String) {
         let now = self.sched.now();
         self.trace(|| format!("VIOLATION {text}"));
         self.known().violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
     }
 
-    pub fn violations(&self) -> Vec<String> {
+    pub(super) fn violations(&self) -> Vec<String> {
         self.known().violations.clone()
     }
 
     /// Notes what happened, for people who look at one seed.
-    pub fn trace(&self, line: impl FnOnce() -> String) {
+    pub(super) fn trace(&self, line: impl FnOnce() -> String) {
         if self.traces {
             let now = self.sched.now();
             self.known().trace.push(format!("{:10.4} {}", now as f64 / 1e6, line()));
         }
     }
 
-    pub fn told(&self) -> Vec<String> {
+    pub(super) fn told(&self) -> Vec<String> {
         self.known().trace.clone()
     }
 
-    pub fn joined(&self, worker: &str, process: usize) {
+    pub(super) fn joined(&self, worker: &str, process: usize) {
         self.known().workers.insert(worker.to_owned(), process);
         self.trace(|| format!("process {process} is {worker}"));
     }
 
-    pub fn now(&self) -> Us {
+    pub(super) fn now(&self) -> Us {
         self.sched.now()
     }
 
-    pub fn is_dead(&self, worker: &str) -> bool {
+    pub(super) fn is_dead(&self, worker: &str) -> bool {
         let process = self.known().workers.get(worker).copied();
         process.is_some_and(|process| !self.sched.state().processes[process].alive)
     }
 
-    pub fn beaten(&self, path: &Path, now: Us) {
+    pub(super) fn beaten(&self, path: &Path, now: Us) {
         let worker = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut known = self.known();
         let beat = known.beats.entry(worker).or_insert((now, 0));
@@ -135,35 +135,35 @@ impl Judge {
     }
 
     /// A person was told that something is done.
-    pub fn acknowledge(&self, what: String) {
+    pub(super) fn acknowledge(&self, what: String) {
         let now = self.sched.now();
         self.trace(|| format!("acknowledged: {what}"));
         self.known().acknowledged.insert(what, now);
     }
 
-    pub fn acknowledged(&self, what: &str) -> Option<Us> {
+    pub(super) fn acknowledged(&self, what: &str) -> Option<Us> {
         self.known().acknowledged.get(what).copied()
     }
 
     /// A member heard what a person asked for.
-    pub fn hear(&self, what: String) {
+    pub(super) fn hear(&self, what: String) {
         let now = self.sched.now();
         self.trace(|| format!("heard: {what}"));
         self.known().heard.entry(what).or_insert(now);
     }
 
-    pub fn heard_at(&self, what: &str) -> Option<Us> {
+    pub(super) fn heard_at(&self, what: &str) -> Option<Us> {
         self.known().heard.get(what).copied()
     }
 
     /// The member that a process is.
-    pub fn worker_of(&self, process: usize) -> Option<String> {
+    pub(super) fn worker_of(&self, process: usize) -> Option<String> {
         let known = self.known();
         known.workers.iter().find(|(_, of)| **of == process).map(|(worker, _)| worker.clone())
     }
 
     /// What people were told of a kind of thing, by what it is about.
-    pub fn acknowledged_of(&self, kind: &str) -> Vec<String> {
+    pub(super) fn acknowledged_of(&self, kind: &str) -> Vec<String> {
         let known = self.known();
         known
             .acknowledged
@@ -174,7 +174,7 @@ impl Judge {
 
     /// A file is gone by its name, or has another one: neither may happen to what people were told
     /// of as long as it is not done.
-    pub fn given_up(&self, path: &Path) {
+    pub(super) fn given_up(&self, path: &Path) {
         self.trace(|| format!("{}: {} is gone", here().process, self.short(path)));
         let unheard = self.unheard(path);
         unheard.into_iter().for_each(|what| self.violation(format!("{what} is thrown away")));
@@ -198,22 +198,22 @@ impl Judge {
         self.known().tasks.values().any(|task| task.ended.is_some() && is_run(task, run))
     }
 
-    pub fn ticket(&self, id: &str) -> Option<String> {
+    pub(super) fn ticket(&self, id: &str) -> Option<String> {
         self.known().tasks.get(id)?.ticket.clone()
     }
 
-    pub fn hold_back(&self, path: &Path, bytes: &[u8]) {
+    pub(super) fn hold_back(&self, path: &Path, bytes: &[u8]) {
         self.known().held_back.insert(path.to_owned(), bytes.to_vec());
     }
 
     /// A status that was held back until its task is where it belongs.
-    pub fn held_back(&self, task: &Path) -> Option<(PathBuf, Vec<u8>)> {
+    pub(super) fn held_back(&self, task: &Path) -> Option<(PathBuf, Vec<u8>)> {
         let (name, _) = ClaimName::parse_ended(task.file_name()?.to_str()?)?;
         let path = task.with_file_name(name.status());
         self.known().held_back.remove(&path).map(|bytes| (path, bytes))
     }
 
-    pub fn spot(&self, path: &Path) -> Spot {
+    pub(super) fn spot(&self, path: &Path) -> Spot {
         let Ok(inside) = path.strip_prefix(&self.root) else { return Spot::Other };
         let parts: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
         // Made to change a directory, and removed at once.
@@ -240,7 +240,7 @@ impl Judge {
     }
 
     /// The claim that a name is of.
-    pub fn claim_of(&self, path: &Path) -> Option<ClaimName> {
+    pub(super) fn claim_of(&self, path: &Path) -> Option<ClaimName> {
         match self.spot(path) {
             Spot::Claimed(claim) => Some(claim),
             _ => None,
@@ -248,7 +248,7 @@ impl Judge {
     }
 
     /// Whether a move may happen after its call has failed: one that decides who has a task.
-    pub fn may_be_late(&self, from: &Path, to: &Path) -> bool {
+    pub(super) fn may_be_late(&self, from: &Path, to: &Path) -> bool {
         matches!(
             (self.spot(from), self.spot(to)),
             (Spot::Inbox(_), Spot::Claimed(_)) | (Spot::Claimed(_), Spot::Ended(..))
@@ -256,7 +256,7 @@ impl Judge {
     }
 
     /// The volume answers nobody until then.
-    pub fn goes_away(&self, until: Us) {
+    pub(super) fn goes_away(&self, until: Us) {
         let now = self.sched.now();
         self.trace(|| format!("the volume is away for {:.1} s", (until - now) as f64 / 1e6));
         self.known().outages.push((now, until));
@@ -273,12 +273,12 @@ impl Judge {
     }
 
     /// Whether a name is one of a task that has ended.
-    pub fn is_end(&self, path: &Path) -> bool {
+    pub(super) fn is_end(&self, path: &Path) -> bool {
         matches!(self.spot(path), Spot::Ended(..))
     }
 
     /// When the task of a run ended, which is the first of its batch.
-    pub fn ended_at(&self, run: &str) -> Option<Us> {
+    pub(super) fn ended_at(&self, run: &str) -> Option<Us> {
         let known = self.known();
         let of_run = known.tasks.values().filter(|task| is_run(task, run));
         of_run.filter_map(|task| task.ended_at).max()
@@ -286,7 +286,15 @@ impl Judge {
 
     /// A file was moved, by the process whose call it was; `left` where a status with its ticket
     /// lay where it will end.
-    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us, mover: usize, left: bool) {
+    pub(super) fn moved(
+        &self,
+        from: &Path,
+        to: &Path,
+        bytes: &[u8],
+        now: Us,
+        mover: usize,
+        left: bool,
+    ) {
         let (source, target) = (self.spot(from), self.spot(to));
         let id = match &target {
             Spot::Inbox(name) => name.id.to_string(),
@@ -382,7 +390,7 @@ impl Judge {
     }
 
     /// The power failed: what came after what is there now did not happen.
-    pub fn after_power_cut(&self, files: &[(PathBuf, Vec<u8>)]) {
+    pub(super) fn after_power_cut(&self, files: &[(PathBuf, Vec<u8>)]) {
         let paths: BTreeSet<&PathBuf> = files.iter().map(|(path, _)| path).collect();
         let mut guard = self.known();
         let known = &mut *guard;
@@ -414,7 +422,7 @@ impl Judge {
     }
 
     /// An execution begins. Gives its number.
-    pub fn began(&self, run: &str, step: &str, claim: Option<ClaimName>) -> usize {
+    pub(super) fn began(&self, run: &str, step: &str, claim: Option<ClaimName>) -> usize {
         let now = self.sched.now();
         let here = here();
         let (paused_until, paused) = {
@@ -468,7 +476,7 @@ impl Judge {
     }
 
     /// An execution goes on: it must have been stopped by now if it was lost long ago.
-    pub fn goes_on(&self, number: usize) {
+    pub(super) fn goes_on(&self, number: usize) {
         let now = self.sched.now();
         let paused = self.sched.state().processes[here().process].paused;
         let mut known = self.known();
@@ -485,7 +493,7 @@ impl Judge {
     }
 
     /// A coordinator recorded a result: it must be of an execution that was committed.
-    pub fn recorded(&self, run: &str, step: &str, output: Option<&str>) {
+    pub(super) fn recorded(&self, run: &str, step: &str, output: Option<&str>) {
         if output == Some(FORGED) {
             self.violation(format!("{run} {step} goes by a forged status"));
         }
@@ -514,7 +522,7 @@ impl Judge {
     }
 
     /// A worker says that it has ended a task: it must be so.
-    pub fn told_ended(&self, id: &str, attempt: u32, worker: &str, how: &str) {
+    pub(super) fn told_ended(&self, id: &str, attempt: u32, worker: &str, how: &str) {
         let known = self.known();
         let task = known.tasks.get(id);
         let by_me = task.is_some_and(|task| task.ended_by == worker);
@@ -533,7 +541,7 @@ impl Judge {
         }
     }
 
-    pub fn executions_of(&self, run: &str) -> BTreeMap<String, usize> {
+    pub(super) fn executions_of(&self, run: &str) -> BTreeMap<String, usize> {
         let mut found = BTreeMap::new();
         for execution in self.known().executions.iter().filter(|execution| execution.run == run) {
             *found.entry(execution.step.clone()).or_default() += 1;
@@ -542,18 +550,18 @@ impl Judge {
     }
 
     /// Whether anything of a run was begun after a time.
-    pub fn began_after(&self, run: &str, at: Us) -> bool {
+    pub(super) fn began_after(&self, run: &str, at: Us) -> bool {
         self.known().executions.iter().any(|execution| execution.run == run && execution.began > at)
     }
 
-    pub fn executions(&self) -> usize {
+    pub(super) fn executions(&self) -> usize {
         let known = self.known();
         debug_assert!(known.executions.iter().all(|execution| execution.process > 0));
         known.executions.len()
     }
 
     /// Looks at the whole tree when all is over.
-    pub fn look_at_tree(&self, files: &[(PathBuf, Vec<u8>)]) {
+    pub(super) fn look_at_tree(&self, files: &[(PathBuf, Vec<u8>)]) {
         let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let by_path: BTreeMap<&PathBuf, &Vec<u8>> = files.iter().map(|(p, b)| (p, b)).collect();
         for (path, bytes) in files {
@@ -589,7 +597,7 @@ impl Judge {
     }
 
     /// The ids of tasks that have been put out, with whether they have ended.
-    pub fn has_open(&self) -> bool {
+    pub(super) fn has_open(&self) -> bool {
         self.known().tasks.values().any(|task| !task.trail.is_empty() && task.ended.is_none())
     }
 }

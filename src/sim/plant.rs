@@ -9,7 +9,7 @@ use crate::queue::{TaskName, seal};
 
 /// A fault of the fleet or of the disk under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     Nothing,
     /// Directories are not synced.
     NoDirectorySync,
@@ -55,7 +55,7 @@ pub enum Fault {
     BelievesAbsence,
 }
 
-pub const ALL: [Fault; 21] = [
+pub(super) const ALL: [Fault; 21] = [
     Fault::NoDirectorySync,
     Fault::NoSync,
     Fault::CopyForRename,
@@ -80,7 +80,7 @@ pub const ALL: [Fault; 21] = [
 ];
 
 /// What is read of a file: whoever does not look at tickets reads a forged status as a right one.
-pub fn reading(fault: Fault, judge: &Judge, path: &Path, bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn reading(fault: Fault, judge: &Judge, path: &Path, bytes: Vec<u8>) -> Vec<u8> {
     if fault == Fault::DeadBeat && path.parent().is_some_and(|dir| dir.ends_with("beats")) {
         let worker = path.file_name().unwrap_or_default().to_string_lossy();
         return if judge.is_dead(&worker) { judge.now().to_string().into_bytes() } else { bytes };
@@ -98,7 +98,7 @@ pub fn reading(fault: Fault, judge: &Judge, path: &Path, bytes: Vec<u8>) -> Vec<
 }
 
 /// What is written to a file.
-pub fn writing(fault: Fault, path: &Path, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn writing(fault: Fault, path: &Path, bytes: &[u8]) -> Vec<u8> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if fault != Fault::SnapshotAhead || !name.starts_with(".state.json") {
         return bytes.to_vec();
@@ -111,7 +111,7 @@ pub fn writing(fault: Fault, path: &Path, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Where a task goes.
-pub fn moving(fault: Fault, judge: &Judge, from: &Path, to: &Path) -> PathBuf {
+pub(super) fn moving(fault: Fault, judge: &Judge, from: &Path, to: &Path) -> PathBuf {
     match (judge.spot(from), judge.spot(to)) {
         (Spot::Claimed(claim), Spot::Inbox(next)) if fault == Fault::AttemptKept => {
             let same = TaskName { attempt: claim.task.attempt, ..next };
@@ -122,7 +122,7 @@ pub fn moving(fault: Fault, judge: &Judge, from: &Path, to: &Path) -> PathBuf {
 }
 
 /// Whether a directory is left as it is when it should be synced.
-pub fn leaves_unsynced(fault: Fault, dir: &Path) -> bool {
+pub(super) fn leaves_unsynced(fault: Fault, dir: &Path) -> bool {
     match fault {
         Fault::NoDirectorySync => true,
         Fault::MarkerUnsynced => dir.ends_with("cancel"),
@@ -132,7 +132,7 @@ pub fn leaves_unsynced(fault: Fault, dir: &Path) -> bool {
 }
 
 /// Which file a journal is written to.
-pub fn journal(fault: Fault, path: &Path) -> PathBuf {
+pub(super) fn journal(fault: Fault, path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match fault == Fault::OneJournal && name.starts_with("journal.") {
         true => path.with_file_name("journal.jsonl"),

@@ -13,12 +13,12 @@ use crate::base::host::Simulated;
 use crate::base::random::{Random, nth};
 
 /// Carried by the unwinding of a thread whose process was killed.
-pub struct Killed;
+pub(super) struct Killed;
 
 /// Microseconds of true time.
-pub type Us = u64;
+pub(super) type Us = u64;
 
-pub const SECOND: Us = 1_000_000;
+pub(super) const SECOND: Us = 1_000_000;
 
 struct Actor {
     process: usize,
@@ -28,7 +28,7 @@ struct Actor {
     bell: Arc<Condvar>,
 }
 
-pub struct Process {
+pub(super) struct Process {
     pub host: usize,
     pub alive: bool,
     pub paused_until: Us,
@@ -45,7 +45,7 @@ pub struct Process {
 
 /// A machine: how its clocks are off.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub(super) struct Machine {
     pub wall_off_ms: i64,
     pub up_ms: u64,
     /// Starts of its kernel.
@@ -54,7 +54,7 @@ pub struct Machine {
     pub one_clock: bool,
 }
 
-pub struct State {
+pub(super) struct State {
     pub now: Us,
     turn: usize,
     actors: Vec<Actor>,
@@ -66,7 +66,7 @@ pub struct State {
     pub sum: u64,
 }
 
-pub struct Sched {
+pub(super) struct Sched {
     state: Mutex<State>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     seed: u64,
@@ -83,7 +83,7 @@ const EPOCH_MS: i64 = 1_736_951_422_000;
 
 impl Sched {
     /// A world whose first process, on the first machine, is the caller: it has the turn.
-    pub fn new(seed: u64, machines: Vec<Machine>) -> Arc<Sched> {
+    pub(super) fn new(seed: u64, machines: Vec<Machine>) -> Arc<Sched> {
         let state = State {
             now: SECOND,
             turn: 0,
@@ -100,15 +100,15 @@ impl Sched {
         Arc::new(sched)
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    pub fn now(&self) -> Us {
+    pub(super) fn now(&self) -> Us {
         self.state().now
     }
 
-    pub fn begin_process(&self, host: usize) -> usize {
+    pub(super) fn begin_process(&self, host: usize) -> usize {
         let mut state = self.state();
         let (number, started) = (state.processes.len(), state.now);
         state.processes.push(Process {
@@ -133,7 +133,7 @@ impl Sched {
     }
 
     /// Starts a thread of a process; it begins when it gets its turn.
-    pub fn start(
+    pub(super) fn start(
         self: &Arc<Self>,
         process: usize,
         prepare: impl FnOnce(Arc<Here>) + Send + 'static,
@@ -226,7 +226,7 @@ impl Sched {
     }
 
     /// Ends a process: its threads go no further, its locks are free.
-    pub fn kill(&self, process: usize) {
+    pub(super) fn kill(&self, process: usize) {
         let mut state = self.state();
         let now = state.now;
         let dying = &mut state.processes[process];
@@ -236,7 +236,7 @@ impl Sched {
         state.locks.retain(|_, holder| *holder != process);
     }
 
-    pub fn pause(&self, process: usize, time: Us) {
+    pub(super) fn pause(&self, process: usize, time: Us) {
         let mut state = self.state();
         let until = state.now + time;
         let process = &mut state.processes[process];
@@ -245,7 +245,7 @@ impl Sched {
     }
 
     /// An operation of the disk begins or has just ended. False if the process is no more.
-    pub fn operate(&self, here: &Here, latency: Us, ends: bool) {
+    pub(super) fn operate(&self, here: &Here, latency: Us, ends: bool) {
         if std::thread::panicking() {
             return;
         }
@@ -282,14 +282,14 @@ impl Sched {
         }
     }
 
-    pub fn mix(&self, word: u64) {
+    pub(super) fn mix(&self, word: u64) {
         let mut state = self.state();
         let now = state.now;
         state.sum = nth(state.sum ^ word, now);
     }
 
     /// Ends every process but the first, and waits for all threads.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let count = self.state().processes.len();
         (1..count).for_each(|process| self.kill(process));
         loop {
@@ -308,14 +308,14 @@ impl Sched {
 }
 
 /// A thread of a simulated process.
-pub struct Here {
+pub(super) struct Here {
     pub sched: Arc<Sched>,
     pub process: usize,
     pub actor: usize,
 }
 
 impl Here {
-    pub fn host(&self) -> usize {
+    pub(super) fn host(&self) -> usize {
         self.sched.state().processes[self.process].host
     }
 }
@@ -326,21 +326,21 @@ thread_local! {
 }
 
 /// Makes a new thread a part of its process.
-pub type Prepare = Arc<dyn Fn(Arc<Here>) + Send + Sync>;
+pub(super) type Prepare = Arc<dyn Fn(Arc<Here>) + Send + Sync>;
 
 /// Makes this thread one of a simulated process, and those that it starts.
-pub fn enter(here: Arc<Here>, prepare: Prepare) {
+pub(super) fn enter(here: Arc<Here>, prepare: Prepare) {
     HERE.with(|slot| *slot.borrow_mut() = Some(here.clone()));
     PREPARE.with(|slot| *slot.borrow_mut() = Some(prepare));
     crate::base::host::enter(Some(here));
 }
 
 /// This thread.
-pub fn here() -> Arc<Here> {
+pub(super) fn here() -> Arc<Here> {
     HERE.with(|slot| slot.borrow().clone()).expect("this thread is simulated")
 }
 
-pub fn leave() {
+pub(super) fn leave() {
     crate::base::host::enter(None);
     crate::disk::simulate(None);
     HERE.with(|slot| *slot.borrow_mut() = None);

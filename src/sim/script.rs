@@ -10,7 +10,7 @@ use crate::engine::RunStatus;
 
 /// A workflow, and what must come of it.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub(super) struct Story {
     pub text: String,
     pub status: RunStatus,
     /// The steps that are executed, each to its end.
@@ -21,10 +21,10 @@ pub struct Story {
     pub vetoed: bool,
 }
 
-pub const AGENTS: [&str; 2] = ["qa", "dev"];
+pub(super) const AGENTS: [&str; 2] = ["qa", "dev"];
 
 /// How an attempt at a step ends, by its name.
-pub fn exit_code(step: &str, attempt: u32) -> i32 {
+pub(super) fn exit_code(step: &str, attempt: u32) -> i32 {
     let name = step.rsplit('.').next().unwrap_or(step);
     if name.starts_with("bad") {
         return 1;
@@ -32,7 +32,7 @@ pub fn exit_code(step: &str, attempt: u32) -> i32 {
     i32::from(name.starts_with("flaky") && attempt <= 2)
 }
 
-pub fn story(random: &mut Random) -> Story {
+pub(super) fn story(random: &mut Random) -> Story {
     match random.below(3) {
         0 => steps(random),
         1 => nodes(random),
@@ -41,7 +41,7 @@ pub fn story(random: &mut Random) -> Story {
 }
 
 /// A run with a task, an execution of the coordinator's own that is tried again, and a question.
-pub fn quiet() -> Story {
+pub(super) fn quiet() -> Story {
     let text = "name: w\ndescription: what it is for\nnodes:\n  \
                 - { id: ok0, bash: x, agent: dev }\n  \
                 - { id: gate1, approval: { message: m }, depends_on: [ok0] }\n  \
@@ -53,7 +53,7 @@ pub fn quiet() -> Story {
 }
 
 /// A run whose tasks do not wait for one another.
-pub fn wide(tasks: usize) -> Story {
+pub(super) fn wide(tasks: usize) -> Story {
     let mut text = "name: w\ndescription: what it is for\nnodes:\n".to_owned();
     for number in 0..tasks {
         text += &format!("  - {{ id: ok{number}, bash: x, agent: {} }}\n", AGENTS[0]);

@@ -74,7 +74,7 @@ impl Change {
 
 /// What a volume may do wrong.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub(super) struct Weather {
     /// Failing calls in a thousand.
     pub errors: u64,
     /// How long a change may stay unseen by other machines.
@@ -93,7 +93,7 @@ pub struct Weather {
     pub latency: Us,
 }
 
-pub struct Image {
+pub(super) struct Image {
     dirs: HashMap<PathBuf, Dir>,
     inodes: Vec<Inode>,
     pending: Vec<Change>,
@@ -121,7 +121,7 @@ struct Late {
     host: usize,
 }
 
-pub struct Volume {
+pub(super) struct Volume {
     image: Mutex<Image>,
     sched: Arc<Sched>,
     pub judge: Arc<Judge>,
@@ -147,12 +147,12 @@ fn missing() -> io::Error {
 
 impl Image {
     /// Whether something happens that happens once in so many times.
-    pub fn toss(&mut self, times: usize) -> bool {
+    pub(super) fn toss(&mut self, times: usize) -> bool {
         self.random.below(times) == 0
     }
 
     /// One of so many.
-    pub fn pick(&mut self, of: usize) -> usize {
+    pub(super) fn pick(&mut self, of: usize) -> usize {
         self.random.below(of)
     }
 
@@ -362,7 +362,7 @@ impl Image {
 }
 
 impl Volume {
-    pub fn new(
+    pub(super) fn new(
         sched: Arc<Sched>,
         judge: Arc<Judge>,
         seed: u64,
@@ -386,12 +386,12 @@ impl Volume {
         Arc::new(Volume { image: Mutex::new(image), sched, judge, shared, planted })
     }
 
-    pub fn image(&self) -> MutexGuard<'_, Image> {
+    pub(super) fn image(&self) -> MutexGuard<'_, Image> {
         self.image.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// The power of a machine fails. Its processes must be dead.
-    pub fn lose_power(&self, host: usize) {
+    pub(super) fn lose_power(&self, host: usize) {
         match self.shared {
             true => {
                 let mut image = self.image();
@@ -403,7 +403,7 @@ impl Volume {
     }
 
     /// Every file with its content, as it is.
-    pub fn files(&self, under: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(super) fn files(&self, under: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let image = self.image();
         let mut found: Vec<(PathBuf, Vec<u8>)> = Vec::new();
         for (dir, content) in &image.dirs {
@@ -416,7 +416,7 @@ impl Volume {
         found
     }
 
-    pub fn is_there(&self, path: &Path) -> bool {
+    pub(super) fn is_there(&self, path: &Path) -> bool {
         self.image().find(path).is_some()
     }
 
@@ -864,7 +864,7 @@ impl Disk for Volume {
 }
 
 /// The longest that a file may be read as it was: well below a lease.
-pub const STALE: Us = SECOND;
+pub(super) const STALE: Us = SECOND;
 /// How long a name stays absent for a machine that did not find it: this to twice this.
 const ABSENT: Us = 30 * SECOND;
 /// The host of a process that sees what is there.

@@ -41,7 +41,7 @@ use crate::workspace::Workspace;
 
 /// What befalls a fleet, by its seed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fate {
+pub(super) struct Fate {
     pub shared: bool,
     pub durable: bool,
     pub kills: bool,
@@ -76,7 +76,7 @@ impl Fate {
 
 /// What came of a seed.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub(super) struct Outcome {
     pub violations: Vec<String>,
     pub runs: usize,
     pub executions: usize,
@@ -135,7 +135,7 @@ const SAFETY: Us = 25 * SECOND;
 const LIVENESS: Us = 240 * SECOND;
 
 /// Plays one seed.
-pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
+pub(super) fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     let mut random = Random::new(seed);
     let mut fate = Fate::of(&mut random);
     steer(&mut fate, planted);
@@ -144,7 +144,7 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
 
 /// Plays one quiet run of a small fleet, whose coordinator dies over it, with one call of the disk
 /// that fails: the number of the call, how it fails, and whether it did what was asked.
-pub fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outcome {
+pub(super) fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outcome {
     let fate = Fate { durable: true, kills: true, ..Fate::default() };
     let random = Random::new(1);
     play_in(1, random, fate, root, Fault::Nothing, traces, |world| world.go_quietly(call))
@@ -152,7 +152,7 @@ pub fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outc
 
 /// Plays one quiet run of many tasks on a volume so slow that publishing them takes longer than a
 /// lease.
-pub fn play_wide(root: &Path, tasks: usize) -> Outcome {
+pub(super) fn play_wide(root: &Path, tasks: usize) -> Outcome {
     let fate = Fate { shared: true, ..Fate::default() };
     play_in(1, Random::new(1), fate, root, Fault::Nothing, false, |world| world.go_wide(tasks))
 }

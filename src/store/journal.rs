@@ -17,7 +17,7 @@ use crate::engine::Event;
 
 /// An event, its sequence number and its time. In a line, their fields are on one level.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub seq: u64,
     pub at: Time,
     pub event: Event,
@@ -25,7 +25,7 @@ pub struct Entry {
 
 impl Entry {
     /// Returns the entry as one JSON object.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let Entry { seq, at, event } = self;
         let event = json::to_tagged("event", event).expect("an event is always JSON");
         let at = serde_json::to_string(at).expect("a time is always JSON");
@@ -44,7 +44,7 @@ struct Head<'a> {
 
 /// Content of a journal file.
 #[derive(Debug, Default, PartialEq)]
-pub struct Journal {
+pub(crate) struct Journal {
     pub entries: Vec<Entry>,
     /// Length of the good part, in bytes.
     pub good_len: u64,
@@ -53,7 +53,7 @@ pub struct Journal {
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Damage {
+pub(crate) struct Damage {
     pub line: usize,
     pub reason: &'static str,
 }
@@ -69,12 +69,12 @@ enum Line {
 
 const SUM_LEN: usize = 8;
 /// Maximum sequence number of an event.
-pub const LAST_SEQ: u64 = u64::MAX / 2;
+pub(crate) const LAST_SEQ: u64 = u64::MAX / 2;
 /// `,"sum":"01234567"}` without the newline.
 const TRAILER_LEN: usize = 8 + SUM_LEN + 2;
 
 /// Returns one line of the journal, including the newline.
-pub fn encode(entry: &Entry) -> Vec<u8> {
+pub(crate) fn encode(entry: &Entry) -> Vec<u8> {
     let mut line = entry.to_json().into_bytes();
     line.pop();
     let sum = sum(&line);
@@ -107,7 +107,7 @@ fn decode(line: &[u8]) -> Line {
 }
 
 /// Reads a journal up to the first line that cannot be trusted.
-pub fn read(bytes: &[u8]) -> Journal {
+pub(crate) fn read(bytes: &[u8]) -> Journal {
     const CHANGED: &str = "it is not as it was written";
     let mut journal = Journal::default();
     let mut bad = None;

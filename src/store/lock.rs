@@ -32,7 +32,7 @@ const REPAIR: &str = ".orchestrate/repair.lock";
 /// A held lock, or `None` if the volume supports no locks. The kernel releases it when the process
 /// ends for any reason.
 #[derive(Debug)]
-pub struct RunLock(Option<Held>);
+pub(crate) struct RunLock(Option<Held>);
 
 /// Resource that keeps a lock.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Drop for Signed {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub(crate) enum LockError {
     #[error("{owner} owns this run")]
     Held { owner: String },
     #[error("cannot lock the run: {0}")]
@@ -63,7 +63,7 @@ pub enum LockError {
 }
 
 /// Takes the lock of a run. Fails with the owner if another process has it.
-pub fn take(root: &Path) -> Result<RunLock, LockError> {
+pub(crate) fn take(root: &Path) -> Result<RunLock, LockError> {
     #[cfg(test)]
     if crate::base::host::is_simulated() {
         return take_simulated(&root.join(DEFINITION));
@@ -107,7 +107,7 @@ fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
 /// another process has it. The kernel releases the lock when its holder is killed, but the holder's
 /// children may still run: `end` is called with the marker of such a holder before the lock counts
 /// as taken.
-pub fn take_checkout(
+pub(crate) fn take_checkout(
     workspace: &Path,
     own_mark: &str,
     end: &dyn Fn(&str),
@@ -127,13 +127,13 @@ pub fn take_checkout(
 }
 
 /// Takes the lock of a workspace for a repair. Fails with the owner if another process has it.
-pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
+pub(crate) fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
     take_made(&workspace.join(REPAIR))
 }
 
 /// Takes the lock of a file, which is created if it is missing. Fails with the owner if another
 /// process has it.
-pub fn take_made(path: &Path) -> Result<RunLock, LockError> {
+pub(crate) fn take_made(path: &Path) -> Result<RunLock, LockError> {
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
     // Callers retry by themselves.
     or_none(take_file(open_to_lock(path)?, Duration::ZERO))
@@ -164,7 +164,7 @@ fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
 
 /// Like [`take`], for a run of a fleet, which the claim of its task owns: a volume without locks is
 /// not an error.
-pub fn take_if_any(root: &Path) -> Result<RunLock, LockError> {
+pub(crate) fn take_if_any(root: &Path) -> Result<RunLock, LockError> {
     or_none(take(root))
 }
 
@@ -183,7 +183,7 @@ fn or_none(taken: Result<RunLock, LockError>) -> Result<RunLock, LockError> {
 
 /// The process that holds a run's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// `None` for a process of another machine or container, which the kernel does not report.
     pub pid: Option<u32>,
 }
@@ -198,12 +198,12 @@ impl std::fmt::Display for Holder {
 }
 
 /// Returns the process that holds a run's lock, if any.
-pub fn held_by(root: &Path) -> Option<Holder> {
+pub(crate) fn held_by(root: &Path) -> Option<Holder> {
     holder_of(&root.join(if has_lock_file(root) { LOCK } else { DEFINITION }))
 }
 
 /// Returns the process that holds the lock of a workspace, if any.
-pub fn checkout_held_by(workspace: &Path) -> Option<Holder> {
+pub(crate) fn checkout_held_by(workspace: &Path) -> Option<Holder> {
     holder_of(&workspace.join(CHECKOUT))
 }
 
@@ -220,7 +220,7 @@ fn holder_of(path: &Path) -> Option<Holder> {
 }
 
 /// Returns true if a process holds a run's lock.
-pub fn is_held(root: &Path) -> bool {
+pub(crate) fn is_held(root: &Path) -> bool {
     held_by(root).is_some()
 }
 

@@ -10,9 +10,9 @@
 //! reads the journals that exist when it takes over and continues in a file of its own. Later
 //! writes of a former owner that was paused therefore do not count, on any file system.
 
-pub mod journal;
-pub mod lock;
-pub mod snapshot;
+pub(crate) mod journal;
+pub(crate) mod lock;
+pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -27,18 +27,18 @@ use crate::engine::{self, Event, Origin, Run};
 use crate::workflow::Plan;
 use journal::Entry;
 
-pub const STATE: &str = "state.json";
-pub const JOURNAL: &str = "journal.jsonl";
+pub(crate) const STATE: &str = "state.json";
+pub(crate) const JOURNAL: &str = "journal.jsonl";
 /// Copies of a journal that ended before the snapshot did, and of one that was damaged.
 const SHORT: &str = "journal.jsonl.short";
 const DAMAGED: &str = "journal.jsonl.damaged";
-pub use crate::engine::run::DEFINITION;
+pub(crate) use crate::engine::run::DEFINITION;
 /// Settings files in force when the run began, if there were any.
-pub const SETTINGS: &str = "settings.json";
+pub(crate) const SETTINGS: &str = "settings.json";
 const BACKUPS_KEPT: usize = 3;
 
 /// Minimum interval between two snapshots, and maximum interval between two syncs of the journal.
-pub const QUIET_MS: u64 = 100;
+pub(crate) const QUIET_MS: u64 = 100;
 /// Above this size, a snapshot waits until the journal has grown by the snapshot's size, or for the
 /// time that it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
@@ -47,7 +47,7 @@ const BYTES_PER_MS: u64 = 256;
 /// A disk failure in the files of a run.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} `{}`: {source}", path.display())]
-pub struct StoreError {
+pub(crate) struct StoreError {
     pub doing: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
@@ -55,14 +55,14 @@ pub struct StoreError {
 
 impl StoreError {
     /// Returns true if the user lacks the permission.
-    pub fn is_forbidden(&self) -> bool {
+    pub(crate) fn is_forbidden(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 }
 
 /// Reason why a run cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub(crate) enum LoadError {
     #[error("`{}` is damaged: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error(transparent)]
@@ -70,7 +70,7 @@ pub enum LoadError {
 }
 
 /// The files of one run.
-pub struct Store {
+pub(crate) struct Store {
     disk: Arc<dyn Disk>,
     root: PathBuf,
     /// Term whose journal is appended to.
@@ -100,7 +100,7 @@ impl Store {
     /// Creates a run's directory and first files, including those that it freezes. They survive the
     /// end of this process immediately, and a power failure after the first sync, at most
     /// [`QUIET_MS`] later.
-    pub fn create(
+    pub(crate) fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
         frozen: &[(&str, &[u8])],
@@ -179,14 +179,14 @@ impl Store {
 
     /// Returns the current state of a run without changing its files: another process may be
     /// writing them.
-    pub fn look(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<Run, LoadError> {
+    pub(crate) fn look(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<Run, LoadError> {
         let store = Store { looks_only: true, ..Store::at(disk, root) };
         store.load_all(plan).map(|(_, run)| run)
     }
 
     /// Like [`look`](Self::look), but reads only the journal, for a run whose snapshot cannot be
     /// read.
-    pub fn look_by_journal(
+    pub(crate) fn look_by_journal(
         disk: Arc<dyn Disk>,
         root: &Path,
         plan: &Plan,
@@ -196,7 +196,11 @@ impl Store {
     }
 
     /// Loads a run: its snapshot, then the newer events of the journal.
-    pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
+    pub(crate) fn load(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        plan: &Plan,
+    ) -> Result<(Store, Run), LoadError> {
         Store::at(disk, root).load_all(plan)
     }
 
@@ -219,7 +223,7 @@ impl Store {
     }
 
     /// Loads a run from its journal alone and ignores its snapshot.
-    pub fn load_by_journal_alone(
+    pub(crate) fn load_by_journal_alone(
         disk: Arc<dyn Disk>,
         root: &Path,
         plan: &Plan,
@@ -354,7 +358,7 @@ impl Store {
     /// Rebuilds a run whose files are partly unreadable from the readable ones: the journal from
     /// its beginning, or a snapshot or backup with the journal after it; the one with the most
     /// events wins. Also returns a description of the source.
-    pub fn repair(
+    pub(crate) fn repair(
         disk: Arc<dyn Disk>,
         root: &Path,
         plan: &Plan,
@@ -375,7 +379,7 @@ impl Store {
     }
 
     /// Returns true if [`Store::repair`] would find no usable file. Changes nothing.
-    pub fn is_beyond_repair(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> bool {
+    pub(crate) fn is_beyond_repair(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> bool {
         let mut store = Store { looks_only: true, ..Store::at(disk, root) };
         let entries = match store.read_what_can_be() {
             Ok(history) => history.entries,
@@ -455,21 +459,22 @@ impl Store {
     }
 
     /// Returns true if a power failure can no longer remove the whole run.
-    pub fn is_settled(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_settled(&self) -> bool {
         !self.is_new && !self.names_unsynced
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Returns the term whose journal is appended to.
-    pub fn term(&self) -> u32 {
+    pub(crate) fn term(&self) -> u32 {
         self.term
     }
 
     /// Updates the paths after the run's directory was renamed.
-    pub fn moved_to(&mut self, root: &Path) {
+    pub(crate) fn moved_to(&mut self, root: &Path) {
         let named = |path: &PathBuf| Some(root.join(path.file_name()?));
         self.frozen = self.frozen.iter().filter_map(named).collect();
         self.root = root.to_owned();
@@ -489,7 +494,7 @@ impl Store {
 
     /// Continues in a separate journal, as the run's owner of this term. A former owner may
     /// continue to write to its own journal, which is not read past this point.
-    pub fn begin_term(&mut self, term: u32) {
+    pub(crate) fn begin_term(&mut self, term: u32) {
         self.claimed = true;
         if term > self.term {
             self.term = term;
@@ -499,7 +504,7 @@ impl Store {
 
     /// Appends an event. It survives the end of this process immediately, and a power failure once
     /// the journal is synced (at most [`QUIET_MS`] later, or with the next snapshot).
-    pub fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
+    pub(crate) fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
         let path = self.journal();
         if self.torn {
             // No event may follow a possibly incomplete line. The next process that loads the run
@@ -519,7 +524,7 @@ impl Store {
     }
 
     /// Syncs the journal or writes a new snapshot if that is due. Cheap to call often.
-    pub fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         self.begin_to_settle()?;
         if self.stale && self.may_snapshot(now) {
             return self.save(plan, run, now);
@@ -544,7 +549,7 @@ impl Store {
     }
 
     /// Returns the time at which [`Store::keep_up`] should be called again if nothing else happens.
-    pub fn next_due(&self) -> Option<Time> {
+    pub(crate) fn next_due(&self) -> Option<Time> {
         let by_snapshot = self.stale.then(|| self.snapshot_due());
         let by_sync = self.unsynced.then(|| self.synced_at.plus_ms(QUIET_MS));
         by_snapshot.into_iter().chain(by_sync).min()
@@ -552,7 +557,7 @@ impl Store {
 
     /// Syncs every event so far: call it before an external effect that cannot be understood
     /// without them.
-    pub fn commit(&mut self, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn commit(&mut self, now: Time) -> Result<(), StoreError> {
         if self.unsynced { self.sync(now) } else { Ok(()) }
     }
 
@@ -571,7 +576,7 @@ impl Store {
 
     /// Replaces the snapshot now. The journal need not be synced first: if it ends before the
     /// snapshot does, after a power failure, loading the run starts a new one.
-    pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         let bytes = snapshot::encode(plan, run, self.seq, self.term);
         let path = self.root.join(STATE);
         // Owners of two terms may write concurrently, but never to the same file.
@@ -598,19 +603,24 @@ impl Store {
     }
 
     /// Replaces the snapshot if it is outdated, for a caller that is about to read it.
-    pub fn refresh(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn refresh(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         if self.stale { self.save(plan, run, now) } else { Ok(()) }
     }
 
     /// Replaces the snapshot and syncs the journal, so that another process, possibly on another
     /// machine, can continue in it: its events must not follow an incomplete line.
-    pub fn hand_over(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+    pub(crate) fn hand_over(
+        &mut self,
+        plan: &Plan,
+        run: &Run,
+        now: Time,
+    ) -> Result<(), StoreError> {
         self.commit(now)?;
         self.save(plan, run, now)
     }
 
     /// Writes a backup of the snapshot before a step, and keeps the last three.
-    pub fn back_up(
+    pub(crate) fn back_up(
         &mut self,
         plan: &Plan,
         run: &Run,
@@ -651,14 +661,14 @@ impl Store {
 /// All valid events of a run, from the journals of all terms, read without cutting off or changing
 /// anything.
 #[derive(Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     pub entries: Vec<Entry>,
     /// The terms after the first, each with the number of its first event.
     later_terms: Vec<(u32, u64)>,
 }
 
 impl History {
-    pub fn read(disk: &dyn Disk, root: &Path) -> Result<History, LoadError> {
+    pub(crate) fn read(disk: &dyn Disk, root: &Path) -> Result<History, LoadError> {
         let names = disk.list(root).map_err(failed("list", root))?;
         let mut journals: Vec<(u32, String)> =
             names.into_iter().filter_map(|name| Some((term_of(&name)?, name))).collect();
@@ -689,7 +699,7 @@ impl History {
     }
 
     /// Returns the number of newest consecutive attempts at a step that started but did not end.
-    pub fn cut_off(&self, step: &str) -> u32 {
+    pub(crate) fn cut_off(&self, step: &str) -> u32 {
         let mut times = 0;
         for entry in self.entries.iter().rev() {
             match &entry.event {
@@ -702,14 +712,14 @@ impl History {
     }
 
     /// Returns true if an owner of an earlier term wrote a snapshot after it had lost the run.
-    pub fn is_late(&self, term: u32, seq: u64) -> bool {
+    pub(crate) fn is_late(&self, term: u32, seq: u64) -> bool {
         self.later_terms.iter().any(|(later, began)| *later > term && *began <= seq)
     }
 }
 
 /// Returns true if the run's journal was restarted, so that only the snapshot has the earlier
 /// history.
-pub fn is_begun_anew(disk: &dyn Disk, root: &Path) -> Result<bool, StoreError> {
+pub(crate) fn is_begun_anew(disk: &dyn Disk, root: &Path) -> Result<bool, StoreError> {
     let names = disk.list(root).map_err(failed("list", root))?;
     Ok(names.iter().any(|name| name == SHORT || name == DAMAGED))
 }
@@ -746,7 +756,7 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 }
 
 /// Returns the parameters that a run was started with, from the first file that still has them.
-pub fn origin(root: &Path) -> Option<Origin> {
+pub(crate) fn origin(root: &Path) -> Option<Origin> {
     let disk = disk::machine();
     let names = disk.list(root).unwrap_or_default().into_iter();
     let backups = names.filter(|name| name.starts_with(STATE) && name.ends_with(".bak"));

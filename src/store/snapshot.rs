@@ -22,11 +22,11 @@ use crate::engine::survey;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
 
-pub const SCHEMA_VERSION: &str = "1.1.1";
+pub(crate) const SCHEMA_VERSION: &str = "1.1.1";
 
 /// Serializes the document; `journal_seq` is the last event that it contains, and `journal_term` is
 /// the term of that event's journal.
-pub fn encode(plan: &Plan, run: &Run, journal_seq: u64, journal_term: u32) -> Vec<u8> {
+pub(crate) fn encode(plan: &Plan, run: &Run, journal_seq: u64, journal_term: u32) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(&Document { plan, run, journal_seq, journal_term })
         .expect("a run is always JSON");
     text.push(b'\n');
@@ -372,14 +372,14 @@ impl<'a> LoopDoc<'a> {
 }
 
 /// A deserialized run, and the last event that it contains.
-pub struct Loaded {
+pub(crate) struct Loaded {
     pub run: Run,
     pub journal_seq: u64,
     pub journal_term: u32,
 }
 
 /// Deserializes the document. The error describes the problem with it.
-pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
+pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     #[derive(Deserialize)]
     struct Head {
         schema_version: String,
@@ -696,14 +696,14 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
 }
 
 /// Returns the status and the time of the last update without a plan: for listings and cleanup.
-pub fn peek(bytes: &[u8]) -> Option<(RunStatus, Time)> {
+pub(crate) fn peek(bytes: &[u8]) -> Option<(RunStatus, Time)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let status = RunStatus::deserialize(value.get("status")?).ok()?;
     Some((status, Time::parse(value.get("updated_at")?.as_str()?)?))
 }
 
 /// Returns the summary of a run for `run --json` and others.
-pub fn summary(plan: &Plan, run: &Run) -> Value {
+pub(crate) fn summary(plan: &Plan, run: &Run) -> Value {
     json!({
         "schema": "run/v1",
         "run_id": run.id.as_str(),

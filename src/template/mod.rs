@@ -5,10 +5,10 @@
 //! hole, and any other dollar sign is literal. Inserted values are never parsed again, so a value
 //! cannot become a reference.
 
-pub mod nodes;
-pub mod number;
-pub mod spell;
-pub mod written;
+pub(crate) mod nodes;
+pub(crate) mod number;
+pub(crate) mod spell;
+pub(crate) mod written;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// Text with holes. No unparsed hole remains at execution.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Template {
+pub(crate) struct Template {
     parts: Vec<Part>,
 }
 
@@ -30,7 +30,7 @@ enum Part {
 
 /// A reference such as `${steps.List.lines}`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Hole {
+pub(crate) struct Hole {
     /// The text between the braces.
     pub raw: String,
     /// The parts of `raw` between the dots.
@@ -38,19 +38,19 @@ pub struct Hole {
 }
 
 impl Hole {
-    pub fn new(raw: &str) -> Self {
+    pub(crate) fn new(raw: &str) -> Self {
         Hole { raw: raw.to_owned(), path: raw.split('.').map(str::to_owned).collect() }
     }
 
     /// Returns the first part, which identifies the namespace of the variable.
-    pub fn root(&self) -> &str {
+    pub(crate) fn root(&self) -> &str {
         &self.path[0]
     }
 }
 
 /// The reason why a text is not a valid template, and its position.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum TemplateError {
+pub(crate) enum TemplateError {
     #[error("`${{` is opened here but never closed")]
     Unclosed(Range<usize>),
     #[error("`${{}}` names no variable")]
@@ -58,19 +58,19 @@ pub enum TemplateError {
 }
 
 /// The source of the values.
-pub trait Scope {
+pub(crate) trait Scope {
     fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing>;
 }
 
 /// A hole without a value, and the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Missing {
+pub(crate) struct Missing {
     pub raw: String,
     pub reason: String,
 }
 
 impl Template {
-    pub fn parse(text: &str) -> Result<Template, TemplateError> {
+    pub(crate) fn parse(text: &str) -> Result<Template, TemplateError> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -105,19 +105,19 @@ impl Template {
     }
 
     /// Returns true if the template has a hole with this name, or this word in its text.
-    pub fn names(&self, hole: &str, word: &str) -> bool {
+    pub(crate) fn names(&self, hole: &str, word: &str) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Text(text) => text.contains(word),
             Part::Hole(found, _) => found.raw == hole,
         })
     }
 
-    pub fn holes(&self) -> impl Iterator<Item = &Hole> {
+    pub(crate) fn holes(&self) -> impl Iterator<Item = &Hole> {
         self.placed().map(|(hole, _)| hole)
     }
 
     /// Returns the holes, each with its range in the parsed text.
-    pub fn placed(&self) -> impl Iterator<Item = (&Hole, &Range<usize>)> {
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (&Hole, &Range<usize>)> {
         self.parts.iter().filter_map(|part| match part {
             Part::Hole(hole, place) => Some((hole, place)),
             Part::Text(_) => None,
@@ -125,7 +125,7 @@ impl Template {
     }
 
     /// Returns the text if it has no hole.
-    pub fn literal(&self) -> Option<&str> {
+    pub(crate) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
             [Part::Text(text)] => Some(text),
@@ -135,7 +135,7 @@ impl Template {
 
     /// Returns the text with every hole replaced by `filler`: enough to check the fixed parts of a
     /// path.
-    pub fn with_holes_as(&self, filler: &str) -> String {
+    pub(crate) fn with_holes_as(&self, filler: &str) -> String {
         self.parts
             .iter()
             .map(|part| match part {
@@ -146,7 +146,7 @@ impl Template {
     }
 
     /// Fills the holes. The error lists every hole that cannot be filled.
-    pub fn render(&self, scope: &dyn Scope) -> Result<String, Vec<Missing>> {
+    pub(crate) fn render(&self, scope: &dyn Scope) -> Result<String, Vec<Missing>> {
         let mut out = String::new();
         let mut missing = Vec::new();
         for part in &self.parts {
@@ -163,7 +163,7 @@ impl Template {
 }
 
 /// Formats a value for text: strings as they are, everything else as compact JSON.
-pub fn display(value: &Value) -> Cow<'_, str> {
+pub(crate) fn display(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),
@@ -171,7 +171,7 @@ pub fn display(value: &Value) -> Cow<'_, str> {
 }
 
 /// Names the type of a value for messages.
-pub fn kind(value: &Value) -> &'static str {
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -183,7 +183,7 @@ pub fn kind(value: &Value) -> &'static str {
 }
 
 /// Walks from `value` along keys and, in arrays, indices.
-pub fn descend<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
+pub(crate) fn descend<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| match value {
         Value::Object(map) => map.get(key),
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),

@@ -11,13 +11,13 @@ use std::fmt;
 
 /// Text with variables and references.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeText {
+pub(crate) struct NodeText {
     pieces: Vec<Piece>,
 }
 
 /// A part of a text. No two plain text pieces are adjacent, and none is empty.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub(crate) enum Piece {
     Text(String),
     Var(Var),
     Ref(NodeRef),
@@ -25,7 +25,7 @@ pub enum Piece {
 
 /// A value that a run knows without asking a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Var {
+pub(crate) enum Var {
     /// The message that started the run.
     Arguments,
     /// Another name for `Arguments`.
@@ -50,13 +50,13 @@ pub enum Var {
 
 /// The output of a node, or one field of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRef {
+pub(crate) struct NodeRef {
     pub node: String,
     pub field: Option<String>,
 }
 
 /// The source of the values.
-pub trait Fill {
+pub(crate) trait Fill {
     type Error;
 
     /// Returns the value of a variable. `None` leaves its name in the text, for a shell to expand.
@@ -66,7 +66,7 @@ pub trait Fill {
 }
 
 impl Var {
-    pub const ALL: [Var; 12] = [
+    pub(crate) const ALL: [Var; 12] = [
         Var::Arguments,
         Var::UserMessage,
         Var::WorkflowId,
@@ -82,7 +82,7 @@ impl Var {
     ];
 
     /// Returns the name without the dollar sign, which is also its name in the environment.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Var::Arguments => "ARGUMENTS",
             Var::UserMessage => "USER_MESSAGE",
@@ -99,18 +99,18 @@ impl Var {
         }
     }
 
-    pub fn named(name: &str) -> Option<Var> {
+    pub(crate) fn named(name: &str) -> Option<Var> {
         Var::ALL.into_iter().find(|var| var.name() == name)
     }
 
     /// Returns true for the three names of the context.
-    pub fn is_context(self) -> bool {
+    pub(crate) fn is_context(self) -> bool {
         matches!(self, Var::Context | Var::ExternalContext | Var::IssueContext)
     }
 
     /// Returns true if the value contains external text. Such text reaches a shell or a script only
     /// through the environment: pasted into the source, it would be executed.
-    pub fn is_user_text(self) -> bool {
+    pub(crate) fn is_user_text(self) -> bool {
         match self {
             Var::WorkflowId | Var::ArtifactsDir | Var::BaseBranch | Var::DocsDir => false,
             Var::Arguments | Var::UserMessage => true,
@@ -149,7 +149,7 @@ impl fmt::Display for Piece {
 impl NodeText {
     /// Parses a text. A name ends where no ASCII letter, digit or `_` follows, so that a word of
     /// another script may directly follow it.
-    pub fn parse(text: &str) -> NodeText {
+    pub(crate) fn parse(text: &str) -> NodeText {
         let mut pieces = Vec::new();
         let (mut begin, mut at) = (0, 0);
         while let Some(dollar) = text[at..].find('$').map(|dollar| at + dollar) {
@@ -172,7 +172,7 @@ impl NodeText {
     }
 
     /// Converts the values for whose index `plain` returns true to plain text.
-    pub fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
+    pub(crate) fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut values = 0;
         for piece in self.pieces {
@@ -192,7 +192,7 @@ impl NodeText {
 
     /// Rewrites the plain parts of the text. `write` gets the position of each part, where a value
     /// counts as one byte.
-    pub fn with_texts(mut self, write: impl Fn(usize, &str) -> String) -> NodeText {
+    pub(crate) fn with_texts(mut self, write: impl Fn(usize, &str) -> String) -> NodeText {
         let mut at = 0;
         for piece in &mut self.pieces {
             at += match piece {
@@ -207,12 +207,12 @@ impl NodeText {
         self
     }
 
-    pub fn pieces(&self) -> &[Piece] {
+    pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
     /// Returns the pieces, each with its byte offset in the text.
-    pub fn placed(&self) -> impl Iterator<Item = (usize, &Piece)> {
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (usize, &Piece)> {
         self.pieces.iter().scan(0, |at, piece| {
             let here = *at;
             *at += match piece {
@@ -224,18 +224,19 @@ impl NodeText {
     }
 
     /// Returns the variables and references.
-    pub fn values(&self) -> impl Iterator<Item = &Piece> {
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(|piece| !matches!(piece, Piece::Text(_)))
     }
 
-    pub fn refs(&self) -> impl Iterator<Item = &NodeRef> {
+    pub(crate) fn refs(&self) -> impl Iterator<Item = &NodeRef> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Ref(reference) => Some(reference),
             _ => None,
         })
     }
 
-    pub fn vars(&self) -> impl Iterator<Item = Var> {
+    pub(crate) fn vars(&self) -> impl Iterator<Item = Var> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Var(var) => Some(*var),
             _ => None,
@@ -243,12 +244,12 @@ impl NodeText {
     }
 
     /// Returns the text as it was written.
-    pub fn source(&self) -> String {
+    pub(crate) fn source(&self) -> String {
         self.pieces.iter().map(Piece::to_string).collect()
     }
 
     /// Returns the text with all values inserted, or every error.
-    pub fn render<F: Fill + ?Sized>(&self, fill: &mut F) -> Result<String, Vec<F::Error>> {
+    pub(crate) fn render<F: Fill + ?Sized>(&self, fill: &mut F) -> Result<String, Vec<F::Error>> {
         let mut out = String::new();
         let mut errors = Vec::new();
         for piece in &self.pieces {
@@ -313,7 +314,7 @@ fn reference(text: &str) -> Option<(Piece, usize)> {
 /// `\$` is a dollar sign, and nothing else is replaced.
 ///
 /// `$10` is not an argument: there are only nine, and it is probably a price.
-pub fn positional(text: &str, args: &[&str]) -> String {
+pub(crate) fn positional(text: &str, args: &[&str]) -> String {
     let said = args.join(" ");
     let words: Vec<&str> = match args {
         [all] => all.split_whitespace().collect(),

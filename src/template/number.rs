@@ -8,7 +8,7 @@ use serde_json::Number;
 
 /// A number as written, with any number of digits. Zero equals negative zero.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Size<'t> {
+pub(crate) struct Size<'t> {
     negative: bool,
     /// Its digits before and after the point, without leading and trailing zeros.
     digits: (&'t [u8], &'t [u8]),
@@ -40,11 +40,11 @@ impl<'t> Size<'t> {
         Size { negative, digits: (before, behind), places }
     }
 
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.digits.0.is_empty() && self.digits.1.is_empty()
     }
 
-    pub fn compare(&self, other: &Size) -> Ordering {
+    pub(crate) fn compare(&self, other: &Size) -> Ordering {
         match (self.is_zero(), other.is_zero()) {
             (true, true) => return Ordering::Equal,
             (true, false) if other.negative => return Ordering::Greater,
@@ -67,7 +67,7 @@ impl<'t> Size<'t> {
 const MOST_PLACES: i64 = 1 << 40;
 
 /// Parses the number at the start of a text: `80abc` is 80.
-pub fn leading_number(text: &str) -> Option<Size<'_>> {
+pub(crate) fn leading_number(text: &str) -> Option<Size<'_>> {
     let text = text.trim_start();
     let bytes = text.as_bytes();
     let digits = |from: usize| {
@@ -102,12 +102,12 @@ pub fn leading_number(text: &str) -> Option<Size<'_>> {
 }
 
 /// Compares two numbers by value: 1 equals 1.0. `None` if an exponent is out of range.
-pub fn compare(a: &Number, b: &Number) -> Option<Ordering> {
+pub(crate) fn compare(a: &Number, b: &Number) -> Option<Ordering> {
     Some(leading_number(a.as_str())?.compare(&leading_number(b.as_str())?))
 }
 
 /// Returns true if a number is zero, with any sign.
-pub fn is_zero(number: &Number) -> bool {
+pub(crate) fn is_zero(number: &Number) -> bool {
     leading_number(number.as_str()).is_some_and(|size| size.is_zero())
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Returns the JSON without whitespace, with its strings and numbers mapped. `text` maps a decoded
 /// string; `number` maps a number as written, and its result is inserted verbatim.
-pub fn compact(
+pub(crate) fn compact(
     json: &str,
     text: impl Fn(String) -> String,
     number: impl Fn(&str) -> String,
@@ -30,7 +30,7 @@ pub fn compact(
 }
 
 /// Returns the value of a key of an object as written. The last of several equal keys wins.
-pub fn field<'j>(json: &'j str, name: &str) -> Option<&'j str> {
+pub(crate) fn field<'j>(json: &'j str, name: &str) -> Option<&'j str> {
     let mut found = None;
     let mut left = json.trim_start().strip_prefix('{')?.trim_start();
     while left.starts_with('"') {

@@ -17,26 +17,26 @@ use crate::view::Standing;
 
 /// Display options.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub(crate) struct Look {
     pub colour: bool,
 }
 
 impl Look {
-    pub fn dim(self) -> Style {
+    pub(crate) fn dim(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    pub fn title(self) -> Style {
+    pub(crate) fn title(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    pub fn state(self, word: &str) -> Style {
+    pub(crate) fn state(self, word: &str) -> Style {
         style_of(word, self.colour)
     }
 }
 
 /// Draws the whole screen.
-pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
+pub(crate) fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(2)];
     let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(title(state, seen, look, head.width.into()), head);
@@ -227,7 +227,7 @@ fn parked(seen: &Seen, look: Look, frame: &mut Frame, area: Rect) -> Rect {
 
 /// Divides `room` lines among the lists. Each needs a title, its rows, and a blank line. If space
 /// is short, the selected list comes first, then the others from top to bottom.
-pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
+pub(super) fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
     const LEAST: usize = 2;
     let mut order: Vec<usize> = (0..lists.len()).collect();
     order.sort_by_key(|index| !lists[*index].1);
@@ -246,7 +246,7 @@ pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
 }
 
 /// Draws a title and rows in columns. The last column gets the remaining width.
-pub fn list(
+pub(super) fn list(
     title: &str,
     state: usize,
     rows: &[Row],
@@ -318,7 +318,7 @@ fn row_line(row: &Row, widths: &[usize], state: usize, chosen: bool, look: Look)
 }
 
 /// Returns the message to show while an action is in progress.
-pub fn doing(wish: &Wish) -> Option<String> {
+pub(crate) fn doing(wish: &Wish) -> Option<String> {
     let Wish::Act(deed) = wish else { return None };
     Some(match deed {
         Deed::Approve { asked, .. } => format!("approving `{}`", asked.node),

@@ -11,20 +11,20 @@ mod panels;
 pub(crate) mod scanner;
 mod screens;
 mod state;
-pub mod terminal;
+pub(crate) mod terminal;
 
 #[cfg(test)]
 mod tests;
 
-pub use draw::{Look, doing, draw};
-pub use state::{Screen, State, Wish, update};
+pub(crate) use draw::{Look, doing, draw};
+pub(crate) use state::{Screen, State, Wish, update};
 
 use crate::base::time::Time;
 use crate::view::{Gate, InboxView, RunDetail, RunView, TaskView, WorkerView};
 
 /// The result of one scan.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Name of the workspace directory.
     pub place: String,
     pub now: Option<Time>,

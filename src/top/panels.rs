@@ -9,7 +9,7 @@ use crate::view::{self, PlaceView, RunView, StepView};
 
 /// A row. Its key identifies it across scans.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub(crate) struct Row {
     pub key: String,
     pub cells: Vec<String>,
     /// True for the step that the run is executing.
@@ -23,13 +23,13 @@ impl Row {
 }
 
 /// The appearance of a list: its title, and the index of the column that holds a state.
-pub struct Shape {
+pub(crate) struct Shape {
     pub title: &'static str,
     pub state: usize,
 }
 
 impl Panel {
-    pub fn shape(self) -> Shape {
+    pub(crate) fn shape(self) -> Shape {
         let (title, state) = match self {
             Panel::Asks => ("ASKS", usize::MAX),
             Panel::Runs => ("RUNS", 1),
@@ -41,7 +41,7 @@ impl Panel {
 }
 
 /// Returns the rows of a list that contain `filter`.
-pub fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
+pub(super) fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = match panel {
         Panel::Asks => asks(seen),
         Panel::Runs => seen.runs.iter().map(|run| of_run(seen, run)).collect(),
@@ -71,7 +71,7 @@ fn asks(seen: &Seen) -> Vec<Row> {
 }
 
 /// Splits the key of a question into its run and its node.
-pub fn asked(key: &str) -> Option<(&str, &str)> {
+pub(super) fn asked(key: &str) -> Option<(&str, &str)> {
     let (run, rest) = key.split_once(' ')?;
     Some((run, rest.rsplit_once(' ')?.0))
 }
@@ -104,7 +104,7 @@ fn queues(seen: &Seen) -> Vec<Row> {
 }
 
 /// Returns the steps of the open run as a tree.
-pub fn steps(seen: &Seen) -> Vec<Row> {
+pub(super) fn steps(seen: &Seen) -> Vec<Row> {
     let Some(Ok(detail)) = &seen.detail else { return Vec::new() };
     let branches = branches(&detail.steps);
     let rows = detail.steps.iter().zip(branches);
@@ -145,7 +145,7 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
 }
 
 /// Returns the tasks of the open queue.
-pub fn tasks(seen: &Seen) -> Vec<Row> {
+pub(super) fn tasks(seen: &Seen) -> Vec<Row> {
     let tasks = seen.tasks.iter().flat_map(|(tasks, _)| tasks);
     let row = |task: &view::TaskView| {
         let whose = match &task.place {

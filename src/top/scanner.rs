@@ -30,7 +30,7 @@ const TAIL: u64 = 256 << 10;
 const LINES: usize = 5000;
 
 /// The handle of the scanner thread. Dropping it ends the thread.
-pub struct Looker {
+pub(crate) struct Looker {
     bell: Arc<Bell>,
     wanted: Arc<Mutex<Screen>>,
     over: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ pub struct Looker {
 
 impl Looker {
     /// Starts to scan. Calls `tell` with each result.
-    pub fn start(around: Surroundings, tell: impl Fn(Seen) + Send + 'static) -> Looker {
+    pub(crate) fn start(around: Surroundings, tell: impl Fn(Seen) + Send + 'static) -> Looker {
         let looker = Looker {
             bell: Arc::default(),
             wanted: Arc::new(Mutex::new(Screen::Board)),
@@ -66,7 +66,7 @@ impl Looker {
     }
 
     /// Sets the screen to collect data for, and starts a scan at once.
-    pub fn want(&self, screen: &Screen) {
+    pub(crate) fn want(&self, screen: &Screen) {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = screen.clone();
         self.bell.ring();
     }
@@ -80,7 +80,7 @@ impl Drop for Looker {
 }
 
 /// State that is kept between scans.
-pub struct Eyes {
+pub(crate) struct Eyes {
     around: Surroundings,
     memory: Arc<Memory>,
     queue: Option<Arc<FsQueue>>,
@@ -99,7 +99,7 @@ struct Tail {
 }
 
 impl Eyes {
-    pub fn new(around: Surroundings, bell: Arc<Bell>) -> Eyes {
+    pub(crate) fn new(around: Surroundings, bell: Arc<Bell>) -> Eyes {
         Eyes {
             around,
             memory: Arc::default(),
@@ -111,7 +111,7 @@ impl Eyes {
     }
 
     /// Performs one scan: the board, and the contents of `screen`.
-    pub fn look(&mut self, screen: &Screen) -> Seen {
+    pub(crate) fn look(&mut self, screen: &Screen) -> Seen {
         let place = self.around.workspace.file_name().unwrap_or_default();
         let place = place.to_string_lossy().into_owned();
         match self.try_look(screen) {

@@ -21,7 +21,7 @@ const WHY: usize = 3;
 
 /// Draws one run: an explanation of its state, its steps as a tree, the workers, and the last
 /// events.
-pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+pub(super) fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let detail = match &seen.detail {
         Some(Ok(detail)) => detail,
         Some(Err(error)) => return text(vec![error.clone()], look.state("damaged"), frame, area),
@@ -84,7 +84,7 @@ fn text(lines: Vec<String>, style: Style, frame: &mut Frame, area: Rect) {
 }
 
 /// Draws a question, and the diff or the agent's last answer.
-pub fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+pub(super) fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let Screen::Gate { run, node } = state.screen() else { return };
     let is_it = |gate: &&Gate| gate.run_id.as_str() == run && gate.node == *node;
     let Some(gate) = seen.gates.iter().find(is_it) else {
@@ -131,7 +131,7 @@ pub fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rec
 }
 
 /// Draws the end of a log, or the part that the user scrolled to.
-pub fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+pub(super) fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let Some((lines, more)) = &seen.log else {
         return text(vec!["looking …".to_owned()], look.dim(), frame, area);
     };
@@ -164,7 +164,7 @@ pub fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
 }
 
 /// Draws the tasks of one inbox: claimed tasks first, then waiting ones in claim order.
-pub fn queue(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+pub(super) fn queue(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
     let rows = panels::tasks(seen);
     let all = seen.tasks.as_ref().map_or(0, |(_, all)| *all);
     let title = match all > rows.len() {
@@ -195,7 +195,7 @@ const HELP: [(&str, &str); 14] = [
     ("q", "leave; what goes on goes on"),
 ];
 
-pub fn help(look: Look, frame: &mut Frame, area: Rect) {
+pub(super) fn help(look: Look, frame: &mut Frame, area: Rect) {
     let mut lines = vec![Line::default()];
     for (key, what) in HELP {
         lines.push(Line::from(cut(&format!("   {key:<10} {what}"), area.width.into())));

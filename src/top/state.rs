@@ -10,18 +10,18 @@ use crate::view::{Gate, RunView, StepShown};
 
 /// The lists of the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Panel {
+pub(crate) enum Panel {
     Asks,
     Runs,
     Workers,
     Queues,
 }
 
-pub const PANELS: [Panel; 4] = [Panel::Asks, Panel::Runs, Panel::Workers, Panel::Queues];
+pub(super) const PANELS: [Panel; 4] = [Panel::Asks, Panel::Runs, Panel::Workers, Panel::Queues];
 
 /// The contents of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Screen {
+pub(crate) enum Screen {
     Board,
     Run {
         run: String,
@@ -44,7 +44,7 @@ pub enum Screen {
 
 /// A prompt for text, or a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asking {
+pub(crate) enum Asking {
     Filter(String),
     Comment {
         asked: Question,
@@ -63,7 +63,7 @@ pub enum Asking {
 
 /// A request that a key makes beyond a change of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// The screen has changed, so start a scan for it.
     Look,
     Act(Deed),
@@ -73,7 +73,7 @@ pub enum Wish {
 }
 
 #[derive(Clone, Debug)]
-pub struct State {
+pub(crate) struct State {
     /// The stack of open screens. The last one is visible.
     pub screens: Vec<Screen>,
     pub panel: Panel,
@@ -121,7 +121,7 @@ impl Default for State {
 }
 
 impl State {
-    pub fn screen(&self) -> &Screen {
+    pub(crate) fn screen(&self) -> &Screen {
         self.screens.last().unwrap_or(&Screen::Board)
     }
 
@@ -145,7 +145,7 @@ impl State {
 
     /// Returns the index of the selected row: the previous selection, else the current step, else
     /// 0.
-    pub fn place(&self, slot: usize, rows: &[Row]) -> usize {
+    pub(crate) fn place(&self, slot: usize, rows: &[Row]) -> usize {
         let chosen = self.chosen[slot].as_ref();
         let known = chosen.and_then(|key| rows.iter().position(|row| row.key == *key));
         known.or_else(|| rows.iter().position(|row| row.current)).unwrap_or(0)
@@ -154,7 +154,7 @@ impl State {
     /// Adapts the state to a new scan. A selected row stays selected while it exists. If it
     /// disappears, its neighbor is selected, and the next action key is rejected once with a
     /// message.
-    pub fn settle(&mut self, seen: &Seen) {
+    pub(crate) fn settle(&mut self, seen: &Seen) {
         match self.screen().clone() {
             Screen::Board => self.settle_board(seen),
             Screen::Queue { .. } => {
@@ -213,11 +213,11 @@ impl State {
         }
     }
 
-    pub fn place_on(&self, panel: Panel, rows: &[Row]) -> usize {
+    pub(crate) fn place_on(&self, panel: Panel, rows: &[Row]) -> usize {
         self.place(panel as usize, rows)
     }
 
-    pub fn place_here(&self, rows: &[Row]) -> usize {
+    pub(crate) fn place_here(&self, rows: &[Row]) -> usize {
         self.place(self.slot(), rows)
     }
 
@@ -322,7 +322,7 @@ fn told(key: &str) -> String {
 }
 
 /// Applies a key to the state. Returns a request to the caller, if any.
-pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
+pub(crate) fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
     state.settle(seen);
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         match key.code {

@@ -24,15 +24,15 @@ use crate::view::log;
 
 /// Wakes the thread that waits for keys.
 #[derive(Clone)]
-pub struct Waker(Arc<EventFd>);
+pub(crate) struct Waker(Arc<EventFd>);
 
 impl Waker {
-    pub fn new() -> io::Result<Waker> {
+    pub(crate) fn new() -> io::Result<Waker> {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Waker(Arc::new(event)))
     }
 
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // If the counter is full, a wakeup is already pending.
         let _ = self.0.write(1);
     }
@@ -47,7 +47,7 @@ struct Flags {
     sleep: Arc<AtomicBool>,
 }
 
-pub struct Screen {
+pub(crate) struct Screen {
     pub terminal: Terminal<CrosstermBackend<Stdout>>,
     waker: Waker,
     flags: Flags,
@@ -55,7 +55,7 @@ pub struct Screen {
 
 /// The result of a wait.
 #[derive(Default)]
-pub struct Came {
+pub(crate) struct Came {
     pub keys: Vec<KeyEvent>,
     /// True if everything must be redrawn.
     pub anew: bool,
@@ -64,12 +64,12 @@ pub struct Came {
 }
 
 /// Returns true if stdin and stdout are terminals.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     io::stdin().is_terminal() && stdout().is_terminal()
 }
 
 /// Returns true if the terminal has a nonzero size. A terminal without a viewer reports zero.
-pub fn has_room() -> bool {
+pub(crate) fn has_room() -> bool {
     size().is_ok_and(|(columns, rows)| columns > 0 && rows > 0)
 }
 
@@ -85,7 +85,7 @@ fn give_back() {
 
 impl Screen {
     /// Takes over the terminal.
-    pub fn take(waker: Waker) -> io::Result<Screen> {
+    pub(crate) fn take(waker: Waker) -> io::Result<Screen> {
         let flags = Flags::default();
         for (signal, flag) in
             [(SIGWINCH, None), (SIGCONT, Some(&flags.woken)), (SIGTSTP, Some(&flags.sleep))]
@@ -128,13 +128,13 @@ impl Screen {
 
     /// Resets the buffers, so that everything is redrawn. `Terminal::clear` would query the cursor
     /// position, which recorders and test terminals do not answer.
-    pub fn wipe(&mut self) -> io::Result<()> {
+    pub(crate) fn wipe(&mut self) -> io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(size.into())
     }
 
     /// Waits for keys or a wakeup.
-    pub fn wait(&mut self) -> io::Result<Came> {
+    pub(crate) fn wait(&mut self) -> io::Result<Came> {
         let stdin = io::stdin();
         let mut fds = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
@@ -169,7 +169,7 @@ impl Screen {
     }
 
     /// Restores the terminal and stops the process until it is continued.
-    pub fn sleep(&mut self) -> io::Result<()> {
+    pub(crate) fn sleep(&mut self) -> io::Result<()> {
         give_back();
         signal_hook::low_level::emulate_default_handler(SIGTSTP)?;
         self.flags.woken.store(true, Ordering::SeqCst);

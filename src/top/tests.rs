@@ -13,7 +13,8 @@ use crate::base::ids::{RunId, StepPath};
 use crate::cli::act::{Deed, Question};
 use crate::engine::record::Spent;
 use crate::view::excerpt::{Excerpt, Room};
-use crate::view::{EventView, Items, Life, Owner, PlaceView, Standing, StepShown, StepView};
+use crate::view::runs::Items;
+use crate::view::{EventView, Life, Owner, PlaceView, Standing, StepShown, StepView};
 
 fn at(second: i64) -> Time {
     Time(1_767_225_600_000 + second * 1000)

@@ -14,18 +14,18 @@ use serde::Serialize;
 
 /// Maximum length of the shown beginning and end of a text.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub(crate) struct Room {
     pub head: usize,
     pub tail: usize,
 }
 
 impl Room {
     /// For reading: the beginning identifies the text, the end has the result.
-    pub const USUAL: Room = Room { head: 16 << 10, tail: 16 << 10 };
+    pub(crate) const USUAL: Room = Room { head: 16 << 10, tail: 16 << 10 };
     /// For a diff under review: as much as a user reads at once.
-    pub const CHANGE: Room = Room { head: 128 << 10, tail: 16 << 10 };
+    pub(crate) const CHANGE: Room = Room { head: 128 << 10, tail: 16 << 10 };
     /// For one of many texts.
-    pub const LITTLE: Room = Room { head: 1 << 10, tail: 3 << 10 };
+    pub(crate) const LITTLE: Room = Room { head: 1 << 10, tail: 3 << 10 };
 
     fn all(self) -> usize {
         self.head + self.tail
@@ -34,7 +34,7 @@ impl Room {
 
 /// A part of a text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Excerpt {
+pub(crate) struct Excerpt {
     /// The whole text, or its beginning.
     pub text: String,
     /// Its end, if a part in between is left out.
@@ -56,7 +56,7 @@ fn is_none_left_out(bytes: &u64) -> bool {
 
 impl Excerpt {
     /// Returns an excerpt of a text in memory.
-    pub fn of(text: &str, room: Room) -> Excerpt {
+    pub(crate) fn of(text: &str, room: Room) -> Excerpt {
         let bytes = text.len() as u64;
         if text.len() <= room.all() {
             return Excerpt { text: text.to_owned(), bytes, ..Excerpt::default() };
@@ -74,7 +74,7 @@ impl Excerpt {
     }
 
     /// Returns an excerpt of a file in the run's directory; `None` if it cannot be read.
-    pub fn of_file(root: &Path, file: &str, room: Room) -> Option<Excerpt> {
+    pub(crate) fn of_file(root: &Path, file: &str, room: Room) -> Option<Excerpt> {
         let mut open = open(root, file).ok()?;
         let bytes = open.metadata().ok()?.len();
         let mut read = |from: u64, most: usize| -> io::Result<String> {
@@ -96,18 +96,18 @@ impl Excerpt {
         Some(Excerpt { text, tail: Some(tail), bytes, left_out, file })
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
     /// Returns the length of the shown parts.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.text.len() + self.tail.as_ref().map_or(0, String::len)
     }
 }
 
 /// Opens a regular file by a path that stays in the directory: no part of it may be a link.
-pub fn open(root: &Path, file: &str) -> io::Result<File> {
+pub(crate) fn open(root: &Path, file: &str) -> io::Result<File> {
     let outside =
         || io::Error::new(io::ErrorKind::InvalidInput, "it is not in the run's directory");
     let mut at: OwnedFd = File::open(root)?.into();

@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 
 /// A question to a user.
 #[derive(Clone, Debug, Serialize)]
-pub struct Gate {
+pub(crate) struct Gate {
     pub run_id: RunId,
     pub node: String,
     pub step: StepPath,
@@ -53,13 +53,13 @@ pub struct Gate {
 
 impl Gate {
     /// Returns the digest of the shown content, short enough to type.
-    pub fn short(&self) -> &str {
+    pub(crate) fn short(&self) -> &str {
         gates::short(&self.shown)
     }
 
     /// Returns the text to read before an answer: the diff of a merge, or else the agent's last
     /// answer.
-    pub fn to_read(&self) -> Option<String> {
+    pub(crate) fn to_read(&self) -> Option<String> {
         let Some(diff) = &self.diff else { return self.said.clone() };
         let Excerpt { text, tail, left_out, .. } = diff;
         Some(match tail {
@@ -70,13 +70,13 @@ impl Gate {
 
     /// Returns true if `shown` identifies this content, by the whole digest or at least its short
     /// form.
-    pub fn is_shown_by(&self, shown: &str) -> bool {
+    pub(crate) fn is_shown_by(&self, shown: &str) -> bool {
         shown.len() >= self.short().len() && self.shown.starts_with(shown)
     }
 }
 
 /// Returns true if a gate has an answer that the process that drives the run has not seen yet.
-pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
+pub(super) fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
     let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
         return false;
     };
@@ -88,7 +88,7 @@ pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> 
 
 /// Returns true if a gate has expired without an answer, and the process that drives the run has
 /// not seen it yet.
-pub fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
+pub(super) fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
     let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
         return false;
     };
@@ -98,7 +98,7 @@ pub fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> b
 }
 
 /// Returns all pending gates of a run.
-pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
+pub(crate) fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
     for here in run.positions() {
         let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
@@ -138,7 +138,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
 }
 
 /// Returns all pending gates of the run in a directory.
-pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenError> {
+pub(crate) fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenError> {
     let (plan, run) = open::look(workspace, root)?;
     match run.status {
         RunStatus::Running => Ok(gates_of(workspace.root(), &plan, &run)),
@@ -147,7 +147,7 @@ pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenErr
 }
 
 /// Returns the runs whose state does not show that they have ended, oldest first.
-pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
+pub(crate) fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
     let open = |id: &RunId| {
         let state = state_dir.join(id.as_str()).join(STATE);
         let state = disk::machine().read(&state).unwrap_or_default();
@@ -161,7 +161,7 @@ pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
 
 impl Board {
     /// Returns all pending gates of this workspace's readable runs.
-    pub fn gates(&self) -> Vec<Gate> {
+    pub(crate) fn gates(&self) -> Vec<Gate> {
         let asked = |id: RunId| {
             let open = self.opened(&id).ok()?;
             let ours = self.elsewhere(&open.1.origin, &self.run_root(&id)).is_none();
@@ -170,7 +170,7 @@ impl Board {
         that_may_ask(&self.state_dir).into_iter().filter_map(asked).flatten().collect()
     }
 
-    pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
+    pub(crate) fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
         Ok(self.asked(&*self.opened(id)?))
     }
 

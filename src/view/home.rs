@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::engine::Origin;
 
 /// A run's record of the place where it was started.
-pub struct Birth {
+pub(crate) struct Birth {
     /// Its directory; relative if it lies inside the workspace.
     pub run_root: String,
     /// The workspace, if its directory lies outside.
@@ -15,13 +15,13 @@ pub struct Birth {
 }
 
 impl Birth {
-    pub fn of(origin: &Origin) -> Birth {
+    pub(crate) fn of(origin: &Origin) -> Birth {
         Birth { run_root: origin.run_root.clone(), workspace: origin.workspace.clone() }
     }
 
     /// Returns the workspace of the run in `root`, if it is not this one. A run without a record
     /// counts as a run of this workspace.
-    pub fn elsewhere(&self, here: &Path, root: &Path) -> Option<PathBuf> {
+    pub(crate) fn elsewhere(&self, here: &Path, root: &Path) -> Option<PathBuf> {
         let home = self.home(root)?;
         (!is_same(&home, here)).then_some(home)
     }

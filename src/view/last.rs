@@ -9,7 +9,7 @@ use crate::agent::{Kind, Stream};
 
 /// Returns the last line in one of these logs; for an agent with streamed output, its last message
 /// or action.
-pub fn last_said(logs: &[PathBuf], adapter: Kind) -> Option<String> {
+pub(crate) fn last_said(logs: &[PathBuf], adapter: Kind) -> Option<String> {
     if !adapter.is_stream() {
         return logs.iter().find_map(|log| last_line(log));
     }

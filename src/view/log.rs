@@ -62,7 +62,7 @@ impl RunLog {
 }
 
 /// Returns the path of a run's log.
-pub fn path(root: &Path) -> PathBuf {
+pub(crate) fn path(root: &Path) -> PathBuf {
     root.join("logs").join("orchestrator.log")
 }
 
@@ -71,13 +71,13 @@ fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
 }
 
 /// Starts to write the lines about one of many runs to its own log.
-pub fn keep_of(id: &str, root: &Path, mask: Mask) {
+pub(crate) fn keep_of(id: &str, root: &Path, mask: Mask) {
     let log = RunLog { place: Place::At(path(root)), trace: None, mask };
     locked(&LOGS).insert(id.to_owned(), log);
 }
 
 /// Stops to write the lines about this run to its log.
-pub fn keep_of_no_more(id: &str) {
+pub(crate) fn keep_of_no_more(id: &str) {
     locked(&LOGS).remove(id);
 }
 
@@ -87,24 +87,24 @@ struct Lines {
 }
 
 /// Sets the levels for this process; only the first call counts.
-pub fn set_up(shown: Level, kept: Level) {
+pub(crate) fn set_up(shown: Level, kept: Level) {
     let _ = tracing_subscriber::registry().with(Lines { shown, kept }).try_init();
 }
 
 /// Suppresses printing while a full-screen view is active. Lines are still written to logs.
-pub fn hush(on: bool) {
+pub(crate) fn hush(on: bool) {
     HUSHED.store(on, Ordering::SeqCst);
 }
 
 /// Starts to write lines to a run's log.
-pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
+pub(crate) fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
     let file = File::options().create(true).append(true).open(path(root))?;
     *locked(&RUN_LOG) = Some(RunLog { place: Place::Open(file), trace, mask });
     Ok(())
 }
 
 /// Stops to write to the run's log: another process owns the run now.
-pub fn keep_no_more() {
+pub(crate) fn keep_no_more() {
     *locked(&RUN_LOG) = None;
 }
 
@@ -171,7 +171,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 }
 
 /// Writes a line to the run's log without printing it.
-pub fn keep(level: Level, text: &str) {
+pub(crate) fn keep(level: Level, text: &str) {
     if let Some(log) = locked(&RUN_LOG).as_mut() {
         log.keep(level, text);
     }

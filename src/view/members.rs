@@ -25,7 +25,7 @@ const AHEAD_MS: i64 = 2_000;
 /// Liveness of a member, as far as this process can determine it at once. Ages are those of the
 /// last heartbeat, in milliseconds, if the member is judged by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub(crate) enum Life {
     /// Its process runs on this machine, or its last heartbeat is recent.
     Alive { age_ms: Option<u64> },
     /// Its process is stopped, or two heartbeats are overdue. It keeps its tasks until its lease
@@ -40,7 +40,7 @@ pub enum Life {
 }
 
 impl Life {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Life::Alive { .. } => "alive",
             Life::Silent { .. } => "silent",
@@ -50,7 +50,7 @@ impl Life {
     }
 
     /// Returns the word and, if known, the age of the last heartbeat.
-    pub fn label(self) -> String {
+    pub(crate) fn label(self) -> String {
         match self.age_ms() {
             Some(age) => format!("{}, last heartbeat {} ago", self.word(), whole_seconds(age)),
             None => self.word().to_owned(),
@@ -58,7 +58,7 @@ impl Life {
     }
 
     /// Returns the age of the last heartbeat, if the member is judged by it.
-    pub fn age_ms(self) -> Option<u64> {
+    pub(crate) fn age_ms(self) -> Option<u64> {
         match self {
             Life::Alive { age_ms } | Life::Silent { age_ms } => age_ms,
             Life::Expired { age_ms } => Some(age_ms),
@@ -66,12 +66,8 @@ impl Life {
         }
     }
 
-    pub fn is_alive(self) -> bool {
-        matches!(self, Life::Alive { .. })
-    }
-
     /// Returns true if it is displayed as dead.
-    pub fn is_over(self) -> bool {
+    pub(crate) fn is_over(self) -> bool {
         matches!(self, Life::Expired { .. } | Life::Dead)
     }
 }
@@ -87,7 +83,7 @@ impl Serialize for Life {
 
 /// View model of a member.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WorkerView {
+pub(crate) struct WorkerView {
     pub worker: String,
     pub agent: String,
     pub life: Life,
@@ -112,7 +108,7 @@ pub struct WorkerView {
 
 /// All registered members, and all holders of tasks.
 #[derive(Default)]
-pub struct Members {
+pub(crate) struct Members {
     known: BTreeMap<String, (Option<Registration>, Life)>,
     claims: BTreeMap<String, usize>,
     beats: BTreeMap<String, Time>,
@@ -159,16 +155,16 @@ impl Members {
     }
 
     /// Returns the liveness of a member; `Unknown` if it has left or never existed.
-    pub fn life(&self, worker: &str) -> Life {
+    pub(crate) fn life(&self, worker: &str) -> Life {
         self.known.get(worker).map_or(Life::Unknown, |(_, life)| *life)
     }
 
-    pub fn get(&self, worker: &str) -> Option<&Registration> {
+    pub(crate) fn get(&self, worker: &str) -> Option<&Registration> {
         self.known.get(worker).and_then(|(registration, _)| registration.as_ref())
     }
 
     /// Returns all registered members, sorted by agent.
-    pub fn views(&self) -> impl Iterator<Item = WorkerView> {
+    pub(crate) fn views(&self) -> impl Iterator<Item = WorkerView> {
         let mut views: Vec<WorkerView> = self
             .known
             .iter()
@@ -200,7 +196,7 @@ impl Members {
 
     /// Returns the members that may take a task of this agent: alive or unknown, not draining, and
     /// not restricted to one run.
-    pub fn serving(&self, agent: &str) -> impl Iterator<Item = WorkerView> {
+    pub(crate) fn serving(&self, agent: &str) -> impl Iterator<Item = WorkerView> {
         self.views().filter(move |member| {
             let takes_new = !member.draining && member.run.is_none();
             let may_live = matches!(member.life, Life::Alive { .. } | Life::Unknown);
@@ -209,7 +205,7 @@ impl Members {
     }
 
     /// Returns the dead member that served this agent last.
-    pub fn last_dead(&self, agent: &str) -> Option<WorkerView> {
+    pub(crate) fn last_dead(&self, agent: &str) -> Option<WorkerView> {
         self.views()
             .filter(|member| member.agent == agent && member.life.is_over())
             .max_by(|a, b| a.last_beat.cmp(&b.last_beat))
@@ -287,8 +283,8 @@ mod tests {
         assert_eq!(judge(45_000, &slow), Life::Silent { age_ms: Some(45_000) });
         assert_eq!(judge(45_000, &quick), Life::Expired { age_ms: 45_000 });
         // A member of an earlier version, and one that never registered.
-        assert!(judge(8_000, &member(None, None)).is_alive());
-        assert!(judge_heartbeat(Some(8_000), None).is_alive());
+        assert!(!judge(8_000, &member(None, None)).is_over());
+        assert!(!judge_heartbeat(Some(8_000), None).is_over());
         assert_eq!(judge_heartbeat(None, Some(&slow)), Life::Unknown);
     }
 

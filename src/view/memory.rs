@@ -27,7 +27,7 @@ const CLOCK_GOOD_FOR: Duration = Duration::from_secs(60);
 
 /// Identifies a version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub(super) struct Stamp {
     path: PathBuf,
     ino: u64,
     size: u64,
@@ -50,7 +50,7 @@ impl Stamp {
 
 /// An inbox: the waiting tasks in claim order, and the number of dropped files.
 #[derive(Default)]
-pub struct Waiting {
+pub(super) struct Waiting {
     pub names: Vec<TaskName>,
     pub dropped: usize,
 }
@@ -67,7 +67,7 @@ type Opened = Arc<(Plan, Run)>;
 
 /// The cache of a process that scans repeatedly.
 #[derive(Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     over: Mutex<HashMap<RunId, (Stamp, RunView)>>,
     open: Mutex<HashMap<RunId, (Vec<Stamp>, Opened)>>,
     inboxes: Mutex<HashMap<String, (Stamp, Arc<Waiting>)>>,

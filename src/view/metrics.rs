@@ -23,13 +23,13 @@ struct Known {
 
 /// Collects metrics repeatedly; an ended run is read only once.
 #[derive(Default)]
-pub struct Meter {
+pub(crate) struct Meter {
     over: HashMap<RunId, Known>,
 }
 
 impl Meter {
     /// Returns the current metrics.
-    pub fn read(&mut self, board: &Board) -> io::Result<String> {
+    pub(crate) fn read(&mut self, board: &Board) -> io::Result<String> {
         let mut runs: BTreeMap<&'static str, usize> =
             Standing::ALL.iter().map(|state| (state.word(), 0)).collect();
         let mut spent = RunSpent::default();

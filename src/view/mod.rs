@@ -7,7 +7,7 @@
 //! clock if there are members on other machines. A run counts as `running` only if a live process
 //! drives it: the last state that a dead owner wrote does not count.
 
-pub mod excerpt;
+pub(crate) mod excerpt;
 mod gates;
 mod home;
 mod last;
@@ -18,7 +18,7 @@ pub(crate) mod metrics;
 pub(crate) mod position;
 pub(crate) mod progress;
 pub(crate) mod rows;
-mod runs;
+pub(crate) mod runs;
 mod spent;
 pub(crate) mod stderr;
 mod tasks;
@@ -50,25 +50,25 @@ use crate::settings::Config;
 use crate::store;
 use crate::workspace::Workspace;
 
-pub use gates::{Gate, gates_in, gates_of, that_may_ask};
-pub use home::Birth;
-pub use last::last_said;
-pub use members::{Life, Members, WorkerView};
-pub use memory::Memory;
-pub use runs::{
-    EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk, left_behind,
+pub(crate) use gates::{Gate, gates_in, gates_of, that_may_ask};
+pub(crate) use home::Birth;
+pub(crate) use last::last_said;
+pub(crate) use members::{Life, Members, WorkerView};
+pub(crate) use memory::Memory;
+pub(crate) use runs::{
+    EventView, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk, left_behind,
     still_run,
 };
-pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
-pub use tasks::{Found, Lookup, PlaceView, TaskView};
-pub use tried::{Tried, is_passed_over, printed};
-pub use why::{first_failed, remark, skipped, why_queued, why_run, why_step, why_task};
+pub(crate) use spent::{RunSpent, at_least, money, of_step as step_spent, words};
+pub(crate) use tasks::{Found, Lookup, PlaceView, TaskView};
+pub(crate) use tried::{Tried, is_passed_over, printed};
+pub(crate) use why::{remark, skipped, why_queued, why_run, why_step, why_task};
 
 /// Number of searches for a task that moves during the search.
 const LOOKS: usize = 2;
 
 /// Everything visible of a workspace.
-pub struct Board {
+pub(crate) struct Board {
     workspace: Workspace,
     state_dir: PathBuf,
     /// `None` if there was never a fleet.
@@ -89,7 +89,7 @@ pub struct Board {
 
 /// An agent and its inbox.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct InboxView {
+pub(crate) struct InboxView {
     pub agent: String,
     pub waiting: usize,
     pub claimed: usize,
@@ -114,7 +114,7 @@ fn is_zero(count: &usize) -> bool {
 
 impl Board {
     /// Scans a workspace.
-    pub fn look(
+    pub(crate) fn look(
         workspace: Workspace,
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
@@ -124,7 +124,7 @@ impl Board {
     }
 
     /// Scans again; cheap if nothing has changed.
-    pub fn look_again(
+    pub(crate) fn look_again(
         workspace: Workspace,
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
@@ -157,17 +157,17 @@ impl Board {
         Ok(board)
     }
 
-    pub fn workspace(&self) -> &Workspace {
+    pub(crate) fn workspace(&self) -> &Workspace {
         &self.workspace
     }
 
     /// Returns the IDs of all runs, newest first.
-    pub fn run_ids(&self) -> Vec<RunId> {
+    pub(crate) fn run_ids(&self) -> Vec<RunId> {
         runs_in(&self.state_dir)
     }
 
     /// Returns every agent that has a worker or tasks.
-    pub fn inboxes(&self) -> io::Result<Vec<InboxView>> {
+    pub(crate) fn inboxes(&self) -> io::Result<Vec<InboxView>> {
         let Some(queue) = &self.queue else { return Ok(self.inboxes_of_nobody()) };
         let mut agents: BTreeSet<String> = queue.agents()?.into_iter().collect();
         agents.extend(self.members.views().map(|member| member.agent));
@@ -219,7 +219,7 @@ impl Board {
     }
 
     /// Returns the number of tasks in `failed/` that belong to no run; runs show their own.
-    pub fn failed(&self) -> io::Result<usize> {
+    pub(crate) fn failed(&self) -> io::Result<usize> {
         let Some(queue) = &self.queue else { return Ok(0) };
         let count = |batch: &String| {
             let dir = queue.layout.end(End::Failed, batch);
@@ -229,7 +229,7 @@ impl Board {
     }
 
     /// Returns the number of live coordinators that take new runs.
-    pub fn coordinators(&self) -> usize {
+    pub(crate) fn coordinators(&self) -> usize {
         self.members.serving(COORDINATOR).count()
     }
 }
@@ -245,7 +245,7 @@ fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
 /// Returns the IDs of the runs in a directory, newest first. An ID contains the second; runs of the
 /// same second are ordered by the time at which their workflow was copied, which happens once, at
 /// their start.
-pub fn runs_in(dir: &Path) -> Vec<RunId> {
+pub(crate) fn runs_in(dir: &Path) -> Vec<RunId> {
     let listed = disk::confirmed(&[dir], || std::fs::read_dir(dir));
     let entries = listed.into_iter().flatten().flatten();
     // A file is not a run, even if its name is a run's ID.
@@ -267,7 +267,7 @@ pub fn runs_in(dir: &Path) -> Vec<RunId> {
 
 /// Returns the first line of untrusted text, safe for display in one line: no character in it moves
 /// the cursor. Quoted text is not cut: `␤` replaces a line break in it.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let text = ansi::strip(text);
     let text = text.trim();
     let mut quoted = false;

@@ -29,7 +29,7 @@ fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
 }
 
 /// Returns `[2/5] ProcessData: Running (15s)...`, and a line for each open loop.
-pub fn lines(plan: &Plan, run: &Run, now: Time) -> Vec<String> {
+pub(crate) fn lines(plan: &Plan, run: &Run, now: Time) -> Vec<String> {
     if let Some(front) = &run.body.front {
         return of_graph(plan, run, front, now);
     }

@@ -22,7 +22,7 @@ use crate::workflow::plan::{Action, Rounds, RoundsKind};
 
 /// Verbosity of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub(crate) enum Telling {
     /// Errors only.
     Quiet,
     /// A line for each step that ended.
@@ -35,7 +35,7 @@ pub enum Telling {
 }
 
 /// A report on stderr.
-pub struct TextReport {
+pub(crate) struct TextReport {
     telling: Telling,
     live: bool,
     colour: bool,
@@ -46,7 +46,7 @@ pub struct TextReport {
 }
 
 impl TextReport {
-    pub fn new(telling: Telling, colour: bool, mask: Mask) -> Self {
+    pub(crate) fn new(telling: Telling, colour: bool, mask: Mask) -> Self {
         let live = matches!(telling, Telling::Progress { live: true });
         TextReport { telling, live, colour, last: Vec::new(), typed: Vec::new(), mask }
     }
@@ -291,7 +291,7 @@ fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
 
 /// Shortens a child's line for display, without characters that move the cursor or change colors.
 /// For a line that was overwritten with carriage returns, returns its last state.
-pub fn excerpt(line: &str) -> String {
+pub(crate) fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
     let line = ansi::strip(line);
     let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
@@ -303,14 +303,14 @@ pub fn excerpt(line: &str) -> String {
 }
 
 /// Formats a duration that is known only to the second.
-pub fn whole_seconds(ms: u64) -> String {
+pub(crate) fn whole_seconds(ms: u64) -> String {
     match ms {
         0..60_000 => format!("{}s", ms / 1000),
         _ => seconds(ms),
     }
 }
 
-pub fn seconds(ms: u64) -> String {
+pub(crate) fn seconds(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
         10_000..60_000 => format!("{}s", ms / 1000),
@@ -445,7 +445,7 @@ impl TextReport {
 }
 
 /// Returns the number of usable columns and rows of stderr's terminal.
-pub fn terminal_size() -> (usize, usize) {
+pub(crate) fn terminal_size() -> (usize, usize) {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call fills in the struct it is given and keeps nothing.
     let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
@@ -457,7 +457,7 @@ pub fn terminal_size() -> (usize, usize) {
 }
 
 /// Returns the warning of an event, although nothing failed.
-pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
+pub(crate) fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
     match event {
         // The warning of a skipped step was reported when it occurred.
         Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
@@ -475,7 +475,7 @@ pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
 }
 
 /// Returns the line for an event in a run's log.
-pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
+pub(crate) fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
     let unit = plan.unit();
     Some(match event {
         Event::Started { .. } => format!("run {} started", run.id),
@@ -541,7 +541,7 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
 }
 
 /// Returns the node that a step of its rounds belongs to.
-pub fn node_of(step: &str) -> Cow<'_, str> {
+pub(crate) fn node_of(step: &str) -> Cow<'_, str> {
     shown(step.split('.').next().unwrap_or(step))
 }
 

@@ -8,20 +8,20 @@ use crate::base::time::Time;
 use crate::view;
 
 /// Returns the row of a run.
-pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
+pub(crate) fn run_row(run: &RunView, now: Time) -> Vec<String> {
     let (id, state, file) = (&run.run_id, run.state.word(), run.what(&run.workflow_file));
     vec![id.clone(), state.to_owned(), file, run_time(run, now), view::remark(run)]
 }
 
 /// Returns the duration of a run, up to now if it is active.
-pub fn run_time(run: &RunView, now: Time) -> String {
+pub(crate) fn run_time(run: &RunView, now: Time) -> String {
     let until = if run.state.rests() { run.updated_at } else { Some(now) };
     // A run's timestamps have a resolution of a second, so there are no tenths.
     until.zip(run.started_at).map(|(end, at)| whole_seconds(end.ms_since(at))).unwrap_or_default()
 }
 
 /// Returns the row of a member.
-pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
+pub(crate) fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     let WorkerView { agent, worker: name, life, host, pid, .. } = worker;
     let mut state = life.label();
     if worker.draining && !life.is_over() {
@@ -33,7 +33,7 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
 }
 
 /// Describes a member's work; for a dead member, the claims that it left.
-pub fn busy(worker: &WorkerView) -> String {
+pub(crate) fn busy(worker: &WorkerView) -> String {
     let coordinates = worker.agent == COORDINATOR;
     let what = if coordinates { "run" } else { "task" };
     match (&worker.run, worker.claims) {
@@ -49,7 +49,7 @@ pub fn busy(worker: &WorkerView) -> String {
 }
 
 /// Returns the row of an inbox.
-pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
+pub(crate) fn inbox_row(inbox: &InboxView) -> Vec<String> {
     let InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, .. } = inbox;
     let mut served = match workers {
         0 if waiting + dropped > 0 => "nobody serves it".to_owned(),
@@ -74,7 +74,7 @@ pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
 }
 
 /// Names the owner of a run, if there is one.
-pub fn owner_line(owner: &Owner) -> Option<String> {
+pub(crate) fn owner_line(owner: &Owner) -> Option<String> {
     match owner {
         Owner::Process { pid: Some(pid) } => Some(format!("driven by process {pid}")),
         Owner::Process { pid: None } => Some("driven by a process of another machine".to_owned()),
@@ -92,7 +92,7 @@ pub fn owner_line(owner: &Owner) -> Option<String> {
 
 /// Returns the steps of a run as a tree, one row each: position marker and name, state, agent,
 /// duration, and notes.
-pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
+pub(crate) fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
     let branches = branches(steps);
     let rows = steps.iter().zip(branches).map(|(step, branch)| {
         let mark = if step.current { ">" } else { " " };
@@ -110,7 +110,7 @@ pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
 }
 
 /// Returns the tree prefix of each step's name.
-pub fn branches(steps: &[StepView]) -> Vec<String> {
+pub(crate) fn branches(steps: &[StepView]) -> Vec<String> {
     let is_last = |index: usize, depth: usize| {
         let after = steps[index + 1..].iter().find(|step| step.depth <= depth);
         after.is_none_or(|step| step.depth < depth)
@@ -128,7 +128,7 @@ pub fn branches(steps: &[StepView]) -> Vec<String> {
 }
 
 /// Returns the duration of a step, up to now if it is active.
-pub fn step_time(step: &StepView, now: Time) -> String {
+pub(crate) fn step_time(step: &StepView, now: Time) -> String {
     match (step.duration_ms, step.started_at) {
         (Some(ms), _) => seconds(ms),
         // Its end is unknown, and it is not running.
@@ -159,7 +159,7 @@ fn notes(step: &StepView) -> Vec<String> {
 }
 
 /// Describes the progress of a step, and the things it waits for.
-pub fn stands(step: &StepView) -> Vec<String> {
+pub(crate) fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(step.item.as_ref().map(|item| format!("item `{item}`")));
     notes.extend(step.items.map(|items| items.words()));

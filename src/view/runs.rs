@@ -33,7 +33,7 @@ const EVENTS: usize = 5;
 /// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub(crate) enum Standing {
     /// A process drives it.
     Running,
     /// It waits for a coordinator, or for its turn to change the checkout.
@@ -57,7 +57,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    pub const ALL: [Standing; 11] = [
+    pub(crate) const ALL: [Standing; 11] = [
         Standing::Running,
         Standing::Queued,
         Standing::Doubtful,
@@ -71,7 +71,7 @@ impl Standing {
         Standing::Unreadable,
     ];
 
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Standing::Running => "running",
             Standing::Queued => "queued",
@@ -88,23 +88,23 @@ impl Standing {
     }
 
     /// Returns true if the run changes only on request.
-    pub fn is_over(self) -> bool {
+    pub(crate) fn is_over(self) -> bool {
         use Standing::{Blocked, Cancelled, Completed, Failed};
         matches!(self, Completed | Failed | Cancelled | Blocked)
     }
 
     /// Returns true if its duration does not grow: it has ended, was stopped, or is unreadable.
-    pub fn rests(self) -> bool {
+    pub(crate) fn rests(self) -> bool {
         self.is_over() || self == Standing::Stopped || !self.is_known()
     }
 
     /// Returns true if its files show its state.
-    pub fn is_known(self) -> bool {
+    pub(crate) fn is_known(self) -> bool {
         !matches!(self, Standing::Damaged | Standing::Unreadable)
     }
 
     /// Returns the state of a run that cannot be read.
-    pub fn of_unread(error: &open::OpenError) -> Standing {
+    pub(crate) fn of_unread(error: &open::OpenError) -> Standing {
         if error.is_forbidden() { Standing::Unreadable } else { Standing::Damaged }
     }
 }
@@ -112,7 +112,7 @@ impl Standing {
 /// The process that drives a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Owner {
+pub(crate) enum Owner {
     /// A process that was started for this run.
     Process { pid: Option<u32> },
     /// The coordinator that holds the run's task.
@@ -133,7 +133,7 @@ const NOBODY: Owner = Owner::Nobody { reason: None };
 
 /// View model of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RunView {
+pub(crate) struct RunView {
     pub run_id: String,
     pub run_root: String,
     pub state: Standing,
@@ -185,7 +185,7 @@ pub struct RunView {
 
 impl RunView {
     /// Describes the run: the workflow by this name, and its work item.
-    pub fn what(&self, file: &str) -> String {
+    pub(crate) fn what(&self, file: &str) -> String {
         match &self.bead {
             Some(bead) => format!("{file} for {bead}"),
             None => file.to_owned(),
@@ -194,7 +194,7 @@ impl RunView {
 
     /// Returns true if `retry` continues the run: it is neither complete nor driven, and does not
     /// wait for a user. That includes a run whose gate was answered while no process drove it.
-    pub fn can_continue(&self) -> bool {
+    pub(crate) fn can_continue(&self) -> bool {
         match self.state {
             Standing::Stopped | Standing::Failed | Standing::Cancelled | Standing::Blocked => {
                 !self.through
@@ -206,7 +206,7 @@ impl RunView {
 
     /// Returns true if a process drives it or is about to. A run that waits for a user may have an
     /// owner too.
-    pub fn is_driven(&self) -> bool {
+    pub(crate) fn is_driven(&self) -> bool {
         match self.state {
             Standing::Running | Standing::Queued | Standing::Doubtful => true,
             Standing::Paused => match &self.owner {
@@ -221,7 +221,7 @@ impl RunView {
 
 /// A run with its steps and its latest events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RunDetail {
+pub(crate) struct RunDetail {
     #[serde(flatten)]
     pub run: RunView,
     /// Total usage of providers.
@@ -235,7 +235,7 @@ pub struct RunDetail {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EventView {
+pub(crate) struct EventView {
     pub at: Time,
     pub text: String,
 }
@@ -243,7 +243,7 @@ pub struct EventView {
 /// State of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StepShown {
+pub(crate) enum StepShown {
     Pending,
     /// It is next.
     Ready,
@@ -270,7 +270,7 @@ pub enum StepShown {
 }
 
 impl StepShown {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             StepShown::Pending => "pending",
             StepShown::Ready => "ready",
@@ -290,7 +290,7 @@ impl StepShown {
     }
 
     /// Returns the state of a step whose visit has ended.
-    pub fn settled(status: StepStatus) -> StepShown {
+    pub(crate) fn settled(status: StepStatus) -> StepShown {
         match status {
             StepStatus::Completed => StepShown::Completed,
             StepStatus::Failed => StepShown::Failed,
@@ -300,7 +300,7 @@ impl StepShown {
     }
 
     /// Returns true if this visit of the step has ended.
-    pub fn is_over(self) -> bool {
+    pub(crate) fn is_over(self) -> bool {
         use StepShown::{Completed, Failed, Skipped, Unreached};
         matches!(self, Completed | Failed | Skipped | Unreached)
     }
@@ -308,7 +308,7 @@ impl StepShown {
 
 /// View model of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StepView {
+pub(crate) struct StepView {
     pub step: String,
     /// Number of loops and rounds around it.
     pub depth: usize,
@@ -387,7 +387,7 @@ pub struct StepView {
 
 impl StepView {
     /// Returns true if it was executed, and skipped at a later visit.
-    pub fn is_passed_over(&self) -> bool {
+    pub(crate) fn is_passed_over(&self) -> bool {
         self.state == StepShown::Skipped && self.attempt > 0
     }
 }
@@ -401,7 +401,7 @@ fn is_none(number: &usize) -> bool {
 }
 
 /// Describes the number of remaining processes.
-pub fn still_run(left: usize) -> String {
+pub(crate) fn still_run(left: usize) -> String {
     match left {
         1 => "1 process of it still runs".to_owned(),
         left => format!("{left} processes of it still run"),
@@ -410,7 +410,7 @@ pub fn still_run(left: usize) -> String {
 
 /// Returns the number of a run's processes that still run although no process drives it. Processes
 /// of a fleet's run belong to its workers and are not counted.
-pub fn left_behind(run: &RunView) -> usize {
+pub(crate) fn left_behind(run: &RunView) -> usize {
     match run.state {
         // A damaged run may still be driven.
         Standing::Damaged if !matches!(run.owner, Owner::Nobody { .. }) => 0,
@@ -423,7 +423,7 @@ pub fn left_behind(run: &RunView) -> usize {
 
 /// Progress of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Items {
+pub(crate) struct Items {
     pub total: usize,
     /// The current item; equals the number of items when all are done.
     pub current: usize,
@@ -432,7 +432,7 @@ pub struct Items {
 
 impl Items {
     /// Describes the progress in a few words.
-    pub fn words(self) -> String {
+    pub(crate) fn words(self) -> String {
         let Items { total, current, failed } = self;
         match failed {
             0 => format!("{current} of {}", counted(total, "item")),
@@ -474,14 +474,14 @@ fn bead_id(bead: Option<&serde_json::Value>) -> Option<String> {
 }
 
 impl Board {
-    pub fn run_root(&self, id: &RunId) -> PathBuf {
+    pub(crate) fn run_root(&self, id: &RunId) -> PathBuf {
         self.state_dir.join(id.as_str())
     }
 
     /// Returns a run without its steps. The state of an ended run comes from `state.json`, which is
     /// always written at the end, if its workflow exists; for any other run, the journal is read
     /// too.
-    pub fn run(&self, id: &RunId) -> RunView {
+    pub(crate) fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
         let state = root.join(store::STATE);
         let is_whole = disk::exists(&root.join(store::DEFINITION)).unwrap_or(false);
@@ -518,7 +518,7 @@ impl Board {
     }
 
     /// Returns the readable part of a damaged run.
-    pub fn damaged(&self, id: &RunId, error: &open::OpenError) -> RunView {
+    pub(crate) fn damaged(&self, id: &RunId, error: &open::OpenError) -> RunView {
         RunView { state: Standing::of_unread(error), ..self.run(id) }
     }
 
@@ -648,7 +648,7 @@ impl Board {
 
     /// Returns the fleet's run that holds the turn and is active: a coordinator drives it or will,
     /// or workers execute its steps.
-    pub fn run_with_turn(&self) -> Option<String> {
+    pub(crate) fn run_with_turn(&self) -> Option<String> {
         let holder = self.turn.as_ref()?;
         let place = self.runs.get(&holder.batch);
         let id = RunId::parse(&holder.batch)?;
@@ -678,7 +678,7 @@ impl Board {
     }
 
     /// Returns a run with its steps. The error states why it cannot be read.
-    pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
+    pub(crate) fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
         let root = self.run_root(id);
         let open = self.opened(id)?;
         let (plan, run) = (&open.0, &open.1);
@@ -711,7 +711,7 @@ impl Board {
     }
 
     /// Finds a step by the name that a user typed, even in an ended item.
-    pub fn step(&self, id: &RunId, name: &str) -> Option<StepView> {
+    pub(crate) fn step(&self, id: &RunId, name: &str) -> Option<StepView> {
         let open = self.opened(id).ok()?;
         let (plan, run) = (&open.0, &open.1);
         let at = Address::named(plan, name)?;
@@ -720,18 +720,18 @@ impl Board {
     }
 
     /// Returns a walk over the steps of a run in this state.
-    pub fn walk<'a>(&'a self, plan: &'a Plan, run: &'a Run, state: Standing) -> Walk<'a> {
+    pub(crate) fn walk<'a>(&'a self, plan: &'a Plan, run: &'a Run, state: Standing) -> Walk<'a> {
         let driven = matches!(state, Standing::Running | Standing::Doubtful);
         Walk { board: self, plan, run, driven, here: run.positions() }
     }
 
     /// Reads the run and its plan, for callers that need more than the view.
-    pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
+    pub(crate) fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look(&self.workspace, &self.run_root(id))
     }
 
     /// Like [`Board::open`], from the journal alone, for callers that show events.
-    pub fn open_by_journal(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
+    pub(crate) fn open_by_journal(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look_by_journal(&self.workspace, &self.run_root(id))
     }
 
@@ -783,7 +783,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
 }
 
 /// A walk over the steps of a run. For a loop, it shows the current item.
-pub struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     board: &'a Board,
     plan: &'a Plan,
     run: &'a Run,
@@ -818,7 +818,7 @@ impl Walk<'_> {
     }
 
     /// Returns the view of one step, even in an ended item.
-    pub fn step(&self, at: &Address, slot: &Slot) -> StepView {
+    pub(crate) fn step(&self, at: &Address, slot: &Slot) -> StepView {
         let step = at.step_of(self.plan);
         let record = slot.record.as_deref().cloned().unwrap_or_default();
         let out = slot.state == StepState::Running && slot.each.is_none();

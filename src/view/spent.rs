@@ -9,7 +9,7 @@ use crate::engine::run::Body;
 
 /// Usage of a run. An absent value is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RunSpent {
+pub(crate) struct RunSpent {
     #[serde(flatten)]
     pub usage: Usage,
     /// Number of steps that asked a provider; each item of a loop counts.
@@ -20,14 +20,14 @@ pub struct RunSpent {
 }
 
 /// Returns the usage of a step over all its attempts.
-pub fn of_step(record: &Record) -> Option<Spent> {
+pub(crate) fn of_step(record: &Record) -> Option<Spent> {
     let usage = record.spent()?;
     let last = record.usage.as_deref().cloned().unwrap_or_default();
     Some(Spent { usage, ..last })
 }
 
 /// Returns the usage of a run's steps; `None` if none has asked a provider.
-pub fn of_run(body: &Body) -> Option<RunSpent> {
+pub(super) fn of_run(body: &Body) -> Option<RunSpent> {
     let mut sum = RunSpent::default();
     add(body, &mut sum);
     (sum.answers > 0).then_some(sum)
@@ -44,7 +44,7 @@ fn add(body: &Body, sum: &mut RunSpent) {
 }
 
 /// Describes the known usage in a few words: `1.2k tokens in, 45 out, at least $0.0120`.
-pub fn words(usage: &Usage) -> String {
+pub(crate) fn words(usage: &Usage) -> String {
     let (read, written) = (tokens(usage, Number::InputTokens), tokens(usage, Number::OutputTokens));
     let words = match (usage.input_tokens, usage.output_tokens) {
         (None, None) => "tokens unknown".to_owned(),
@@ -55,7 +55,7 @@ pub fn words(usage: &Usage) -> String {
 }
 
 /// Returns the known cost: `at least $0.0120`.
-pub fn money(usage: &Usage) -> Option<String> {
+pub(crate) fn money(usage: &Usage) -> Option<String> {
     usage.cost_usd.map(|cost| at_least(usage, Number::CostUsd, format!("${cost:.4}")))
 }
 
@@ -69,7 +69,7 @@ fn tokens(usage: &Usage, number: Number) -> String {
 }
 
 /// Returns `known` unchanged if the number is complete; else prefixes "at least".
-pub fn at_least(usage: &Usage, number: Number, known: String) -> String {
+pub(crate) fn at_least(usage: &Usage, number: Number, known: String) -> String {
     if usage.knows(number) { known } else { format!("at least {known}") }
 }
 
@@ -83,7 +83,7 @@ fn thousands(count: u64) -> String {
 
 impl RunSpent {
     /// Adds the usage of one step.
-    pub fn add(&mut self, usage: &Usage) {
+    pub(crate) fn add(&mut self, usage: &Usage) {
         let tokens = usage.knows(Number::InputTokens) && usage.knows(Number::OutputTokens);
         self.join(&RunSpent {
             usage: usage.clone(),
@@ -94,7 +94,7 @@ impl RunSpent {
     }
 
     /// Adds the usage of another run.
-    pub fn join(&mut self, other: &RunSpent) {
+    pub(crate) fn join(&mut self, other: &RunSpent) {
         match (self.answers, other.answers) {
             (_, 0) => {}
             (0, _) => *self = other.clone(),
@@ -108,7 +108,7 @@ impl RunSpent {
     }
 
     /// Describes the usage of the run, with the numbers of unknown values.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let of = |unknown: usize, what: &str| {
             (0 < unknown && unknown < self.answers).then(|| format!("{what} of {unknown} unknown"))
         };

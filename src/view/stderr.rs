@@ -20,7 +20,7 @@ fn drawn() -> MutexGuard<'static, Vec<String>> {
 
 /// A writer for untrusted bytes to stdout: makes them safe if stdout is a terminal, and otherwise
 /// leaves them unchanged.
-pub struct Tamed<W: Write> {
+pub(crate) struct Tamed<W: Write> {
     out: W,
     /// True if stdout is a terminal.
     tames: bool,
@@ -29,7 +29,7 @@ pub struct Tamed<W: Write> {
 }
 
 impl Tamed<std::io::StdoutLock<'static>> {
-    pub fn stdout() -> Self {
+    pub(crate) fn stdout() -> Self {
         let out = std::io::stdout();
         let tames = out.is_terminal();
         Tamed { out: out.lock(), tames, rest: Vec::new() }
@@ -80,7 +80,7 @@ fn begins_letter(bytes: &[u8]) -> bool {
 }
 
 /// Prints a message, made safe for a terminal.
-pub fn talk(text: impl Display) {
+pub(crate) fn talk(text: impl Display) {
     let mut text = sanitize(&text.to_string());
     if !text.ends_with('\n') {
         text.push('\n');
@@ -89,7 +89,7 @@ pub fn talk(text: impl Display) {
 }
 
 /// Prints trusted text unchanged, in place of the drawn lines.
-pub fn put(text: &str) {
+pub(crate) fn put(text: &str) {
     let mut drawn = drawn();
     write(&(erasing(&drawn) + text));
     drawn.clear();
@@ -97,7 +97,7 @@ pub fn put(text: &str) {
 
 /// Draws lines at the end of the terminal, in place of the drawn ones. No line may be wider than
 /// the terminal.
-pub fn draw(lines: Vec<String>) {
+pub(crate) fn draw(lines: Vec<String>) {
     let mut drawn = drawn();
     if lines != *drawn {
         let new: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -107,7 +107,7 @@ pub fn draw(lines: Vec<String>) {
 }
 
 /// Erases the drawn lines.
-pub fn erase() {
+pub(crate) fn erase() {
     put("");
 }
 

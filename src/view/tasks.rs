@@ -22,7 +22,7 @@ const NO_BATCH: &str = "unreadable";
 
 /// View model of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TaskView {
+pub(crate) struct TaskView {
     pub task: String,
     /// `step`, `run` or `free`; empty if it cannot be read.
     pub kind: String,
@@ -48,7 +48,7 @@ pub struct TaskView {
 /// The place of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
-pub enum PlaceView {
+pub(crate) enum PlaceView {
     Waiting {
         /// Number of tasks that will be claimed before it.
         ahead: usize,
@@ -81,7 +81,7 @@ pub enum PlaceView {
 
 /// The end of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Ended {
+pub(crate) struct Ended {
     pub worker: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
@@ -92,7 +92,7 @@ pub struct Ended {
 }
 
 impl PlaceView {
-    pub fn word(&self) -> &'static str {
+    pub(crate) fn word(&self) -> &'static str {
         match self {
             PlaceView::Waiting { .. } => "waiting",
             PlaceView::Claimed { .. } => "claimed",
@@ -105,7 +105,7 @@ impl PlaceView {
 
 impl PlaceView {
     /// Returns the worker that holds it or held it last.
-    pub fn worker(&self) -> Option<&str> {
+    pub(crate) fn worker(&self) -> Option<&str> {
         match self {
             PlaceView::Waiting { .. } => None,
             PlaceView::Claimed { worker, .. } => Some(worker),
@@ -118,13 +118,13 @@ impl PlaceView {
 
 /// A task that was found: its place, and its batch if it has ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub(crate) struct Found {
     pub place: Place,
     pub batch: String,
 }
 
 impl Found {
-    pub fn id(&self) -> &TaskId {
+    pub(crate) fn id(&self) -> &TaskId {
         match &self.place {
             Place::Waiting { name, .. } => &name.id,
             Place::Claimed { name, .. } | Place::Ended { name, .. } => &name.task.id,
@@ -134,7 +134,7 @@ impl Found {
 
 /// Result of a search for a task by a prefix of its ID.
 #[derive(Debug)]
-pub enum Lookup {
+pub(crate) enum Lookup {
     One(Found),
     None,
     /// The matching IDs.
@@ -143,7 +143,7 @@ pub enum Lookup {
 
 impl Board {
     /// Finds a task in any place, by its ID or a prefix of it.
-    pub fn find_task(&self, prefix: &str) -> io::Result<Lookup> {
+    pub(crate) fn find_task(&self, prefix: &str) -> io::Result<Lookup> {
         let Some(queue) = self.queue.as_deref() else { return Ok(Lookup::None) };
         for _ in 0..LOOKS {
             let mut found = find(queue, prefix)?;
@@ -161,7 +161,7 @@ impl Board {
     }
 
     /// Finds dropped files that are being accepted, by the IDs that their tasks will have.
-    pub fn find_aside(&self, prefix: &str) -> io::Result<Vec<Aside>> {
+    pub(crate) fn find_aside(&self, prefix: &str) -> io::Result<Vec<Aside>> {
         match &self.queue {
             Some(queue) if !prefix.is_empty() => aside_by_id(&queue.layout, prefix),
             _ => Ok(Vec::new()),
@@ -169,7 +169,7 @@ impl Board {
     }
 
     /// Explains why a dropped file is not a task yet.
-    pub fn why_aside(&self, aside: &Aside) -> String {
+    pub(crate) fn why_aside(&self, aside: &Aside) -> String {
         let Aside { id, agent, source, worker } = aside;
         let head = format!("task {id}, dropped into inbox/{agent} as `{}`,", one_line(source));
         let gone = self.members.get(worker).is_none() || self.members.life(worker) == Life::Dead;
@@ -184,7 +184,7 @@ impl Board {
     }
 
     /// Returns the view of a task that was found.
-    pub fn task(&self, found: &Found) -> io::Result<TaskView> {
+    pub(crate) fn task(&self, found: &Found) -> io::Result<TaskView> {
         match &self.queue {
             Some(queue) => self.task_in(queue, found),
             None => Err(io::Error::other("there is no queue")),
@@ -270,7 +270,12 @@ impl Board {
     }
 
     /// Finds one task of a run; `None` if it is missing.
-    pub fn task_of_run(&self, run: &str, agent: &str, id: &str) -> io::Result<Option<TaskView>> {
+    pub(crate) fn task_of_run(
+        &self,
+        run: &str,
+        agent: &str,
+        id: &str,
+    ) -> io::Result<Option<TaskView>> {
         let (Some(queue), Some(id)) = (self.queue.as_deref(), TaskId::parse(id)) else {
             return Ok(None);
         };
@@ -279,7 +284,7 @@ impl Board {
     }
 
     /// Returns the document of a run's task; `None` if the task is missing.
-    pub fn document_of_run(
+    pub(crate) fn document_of_run(
         &self,
         run: &str,
         agent: &str,
@@ -294,7 +299,7 @@ impl Board {
 
     /// Returns an agent's claimed and waiting tasks, claimed ones first, in claim order. At most
     /// `most` of each, and the total number.
-    pub fn tasks(&self, agent: &str, most: usize) -> io::Result<(Vec<TaskView>, usize)> {
+    pub(crate) fn tasks(&self, agent: &str, most: usize) -> io::Result<(Vec<TaskView>, usize)> {
         let Some(queue) = self.queue.as_deref() else { return Ok((Vec::new(), 0)) };
         let batch = NO_BATCH.to_owned();
         let mut claims = queue.claims(agent)?;
@@ -321,7 +326,7 @@ impl Board {
 
     /// Returns the tasks in `failed/` that belong to no run, newest first, of one agent or of all.
     /// At most `most`, and the total number.
-    pub fn failed_tasks(
+    pub(crate) fn failed_tasks(
         &self,
         agent: Option<&str>,
         most: usize,
@@ -350,7 +355,7 @@ impl Board {
     }
 
     /// Returns every task that a worker holds. Excludes runs, which coordinators drive.
-    pub fn executing(&self) -> io::Result<Vec<TaskView>> {
+    pub(crate) fn executing(&self) -> io::Result<Vec<TaskView>> {
         let Some(queue) = self.queue.as_deref() else { return Ok(Vec::new()) };
         let mut views = Vec::new();
         for agent in queue.agents()?.into_iter().filter(|agent| agent != COORDINATOR) {

@@ -8,10 +8,10 @@ use crate::engine::{Event, Record, StepStatus};
 use crate::store::History;
 
 /// The record of every attempt that ended.
-pub struct Tried<'a>(HashMap<(&'a str, Attempt), &'a Record>);
+pub(crate) struct Tried<'a>(HashMap<(&'a str, Attempt), &'a Record>);
 
 impl<'a> Tried<'a> {
-    pub fn of(history: &'a History) -> Tried<'a> {
+    pub(crate) fn of(history: &'a History) -> Tried<'a> {
         let ended = history.entries.iter().filter_map(|entry| match &entry.event {
             Event::Ended { step, attempt, record } => Some(((step.as_str(), *attempt), &**record)),
             _ => None,
@@ -19,19 +19,19 @@ impl<'a> Tried<'a> {
         Tried(ended.collect())
     }
 
-    pub fn record(&self, step: &str, attempt: Attempt) -> Option<&'a Record> {
+    pub(crate) fn record(&self, step: &str, attempt: Attempt) -> Option<&'a Record> {
         self.0.get(&(step, attempt)).copied()
     }
 }
 
 /// Returns true if a step was executed, and skipped at a later visit: its record does not describe
 /// the execution.
-pub fn is_passed_over(slot: &Slot) -> bool {
+pub(crate) fn is_passed_over(slot: &Slot) -> bool {
     slot.state == StepState::Settled && slot.status() == StepStatus::Skipped && slot.attempts > 0
 }
 
 /// Returns the stdout that a record holds.
-pub fn printed(record: &Record) -> Option<String> {
+pub(crate) fn printed(record: &Record) -> Option<String> {
     if let Some(output) = &record.output {
         return Some(output.clone());
     }

@@ -11,7 +11,7 @@ use crate::engine::SkipCause;
 use crate::run::open::Cure;
 
 /// Explains the state of a run.
-pub fn why_run(detail: &RunDetail) -> String {
+pub(crate) fn why_run(detail: &RunDetail) -> String {
     let why = why_here(detail);
     match &detail.run.elsewhere {
         Some(home) => format!(
@@ -68,7 +68,7 @@ fn why_here(detail: &RunDetail) -> String {
 }
 
 /// Explains the state of a step.
-pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
+pub(crate) fn why_step(detail: &RunDetail, step: &StepView) -> String {
     let (name, unit) = (shown(&step.step), detail.run.unit);
     let blocked = !step.current && matches!(step.state, StepShown::Pending);
     if !blocked {
@@ -92,7 +92,7 @@ pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
 }
 
 /// Describes in a few words why a node was skipped.
-pub fn skipped(cause: SkipCause) -> &'static str {
+pub(crate) fn skipped(cause: SkipCause) -> &'static str {
     match cause {
         SkipCause::Condition => "its condition did not hold",
         SkipCause::UpstreamFailed => "what it needs failed",
@@ -119,7 +119,7 @@ pub(super) fn why_damaged(run: &RunView) -> String {
 }
 
 /// Returns the top-level step that contains the first failure.
-pub fn first_failed(failed: &[String]) -> String {
+pub(crate) fn first_failed(failed: &[String]) -> String {
     let path = failed.first().map(String::as_str).unwrap_or_default();
     shown(path.split('.').next().unwrap_or(path)).into_owned()
 }
@@ -190,7 +190,7 @@ fn why_answered(run: &RunView, names: &str) -> String {
     }
 }
 
-pub fn why_queued(run: &RunView) -> String {
+pub(crate) fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
     if let Some(before) = &run.turn_after {
         return format!("run {id} waits for its turn: {before} works on this checkout");
@@ -241,7 +241,7 @@ fn why_stopped(run: &RunView) -> String {
 }
 
 /// Returns a short note about a run, in addition to its state.
-pub fn remark(run: &RunView) -> String {
+pub(crate) fn remark(run: &RunView) -> String {
     // Other commands would be refused here.
     if let Some(home) = &run.elsewhere {
         return format!("of the workspace `{}`", home.display());
@@ -437,7 +437,7 @@ fn stands(run: &RunView, step: &StepView) -> String {
 }
 
 /// Explains the place of a task.
-pub fn why_task(task: &TaskView) -> String {
+pub(crate) fn why_task(task: &TaskView) -> String {
     let of = match (&task.run_id, &task.step) {
         (Some(run), Some(step)) => format!(", step `{}` of run {run},", shown(step)),
         _ if !task.label.is_empty() => format!(", `{}`,", task.label),
@@ -576,8 +576,9 @@ pub(super) fn article(word: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::RunView;
+    use crate::view::runs::Items;
     use crate::view::tasks::Ended;
-    use crate::view::{Items, RunView};
 
     const RUN: &str = "20250115T143022Z-abcdef";
 

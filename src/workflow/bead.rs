@@ -14,7 +14,7 @@ use crate::workflow::{Place, Problem};
 use crate::yaml::{self, Node, Value};
 
 /// The issues of a project, one JSON object per line.
-pub const ISSUES: &str = ".beads/issues.jsonl";
+pub(crate) const ISSUES: &str = ".beads/issues.jsonl";
 
 /// Defaults of a bead's type and priority.
 const KIND: &str = "task";
@@ -22,11 +22,11 @@ const PRIORITY: u64 = 2;
 
 /// Reads a file of the workspace by its path. Returns `None` if it does not exist. The error is the
 /// reason why it cannot be read.
-pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
+pub(crate) type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
 
 /// A work item.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bead {
+pub(crate) struct Bead {
     pub id: BeadId,
     pub title: String,
     pub body: String,
@@ -41,7 +41,7 @@ pub struct Bead {
 
 /// Reason why a bead was not found.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BeadError {
+pub(crate) enum BeadError {
     #[error("`{name}` is no bead: {reason}")]
     Unknown { name: String, reason: String },
     #[error("cannot read `{file}`: {reason}")]
@@ -53,7 +53,7 @@ pub enum BeadError {
 
 impl Bead {
     /// Finds a bead by the path of its file, or by its id among the issues.
-    pub fn find(name: &str, read: Read) -> Result<Bead, BeadError> {
+    pub(crate) fn find(name: &str, read: Read) -> Result<Bead, BeadError> {
         let load = |file: &str| {
             read(file).map_err(|reason| BeadError::Unreadable { file: file.to_owned(), reason })
         };
@@ -78,7 +78,7 @@ impl Bead {
     }
 
     /// Parses the file of one bead.
-    pub fn parse(file: &str, text: &str) -> Result<Bead, Vec<Problem>> {
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Bead, Vec<Problem>> {
         let name = file.rsplit('/').next().unwrap_or(file);
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
         if !matches!(ending, "md" | "markdown") {
@@ -99,7 +99,7 @@ impl Bead {
 
     /// Finds a bead by its id among issues. Invalid lines of other issues are ignored, unless the
     /// bead is not found: then one of them may be it.
-    pub fn among(id: &str, issues: &str) -> Result<Option<Bead>, Vec<Problem>> {
+    pub(crate) fn among(id: &str, issues: &str) -> Result<Option<Bead>, Vec<Problem>> {
         let mut found: Option<(usize, Json)> = None;
         let mut alike: Option<(usize, String)> = None;
         let mut wrong = Vec::new();
@@ -147,12 +147,13 @@ impl Bead {
     }
 
     /// Reads a bead that is part of another document, such as the front matter of a task.
-    pub fn from_json(value: &Json) -> Result<Bead, Vec<Problem>> {
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn from_json(value: &Json) -> Result<Bead, Vec<Problem>> {
         Reading::new("", None).read(&node_of(value, START))
     }
 
     /// Returns the bead as templates see it.
-    pub fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         let mut all = self.extra.clone();
         let known = json!({
             "id": self.id,
@@ -178,7 +179,7 @@ const START: Place = Place { line: 1, column: 1, len: 1 };
 
 /// Returns true if a bead is named by its file: a path with a directory in it, or a known file
 /// extension.
-pub fn is_file(name: &str) -> bool {
+pub(crate) fn is_file(name: &str) -> bool {
     looks_like_file(name).is_some()
 }
 

@@ -14,13 +14,13 @@ use crate::yaml::{Node, Value};
 
 /// The step names of one block, and those of the loops inside it.
 #[derive(Default)]
-pub struct Names {
+pub(super) struct Names {
     pub by_name: HashMap<String, usize>,
     pub nested: HashSet<String>,
 }
 
 /// Collects the names of a block's steps. Reports names that are invalid or duplicate.
-pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
+pub(super) fn names(findings: &Findings, nodes: &[Node]) -> Names {
     let mut names = Names::default();
     let mut folded: HashMap<String, String> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
@@ -55,7 +55,7 @@ pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
 }
 
 /// Reports an invalid name, with a valid spelling as a hint if there is one.
-pub fn unfit(message: String, name: &str) -> Problem {
+pub(super) fn unfit(message: String, name: &str) -> Problem {
     let problem = Problem::error(message);
     match plain_name(name) {
         Some(plain) => problem.hint(format!("did you mean `{plain}`?")),
@@ -73,7 +73,7 @@ fn collect_nested(node: &Node, into: &mut HashSet<String>) {
 }
 
 /// Returns why a path is refused, judged by its text alone, or `None` if it is acceptable.
-pub fn path_fault(path: &str) -> Option<&'static str> {
+pub(crate) fn path_fault(path: &str) -> Option<&'static str> {
     if path.is_empty() {
         Some("it is empty")
     } else if path.starts_with('/') {
@@ -88,7 +88,7 @@ pub fn path_fault(path: &str) -> Option<&'static str> {
 }
 
 /// Checks a path without variables and records it, so that its symlinks can be checked on disk too.
-pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
+pub(super) fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
     match path_fault(path) {
         Some(fault) => reading.findings.add(
             Problem::error(format!("{what} is `{path}`, which is refused: {fault}"))
@@ -100,7 +100,7 @@ pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
 }
 
 /// Checks a path as far as possible before its variables have values.
-pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
+pub(super) fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
     match template.literal() {
         Some(text) => fixed_path(reading, text, place, what),
         None => {
@@ -114,7 +114,7 @@ pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
 }
 
 /// Checks a glob pattern: a path whose wildcards are all supported.
-pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
+pub(super) fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
     path(reading, template, place, what);
     let sketch = template.with_holes_as("x");
     if sketch.contains("**") {
@@ -130,7 +130,7 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
 
 /// Rejects a step named `lifecycle` in such a loop: an item's step results share one object with
 /// `lifecycle`.
-pub fn no_step_named_lifecycle(each: &Fields) {
+pub(super) fn no_step_named_lifecycle(each: &Fields) {
     let steps = match each.get("steps").map(|steps| &steps.value) {
         Some(Value::List(steps)) => steps.as_slice(),
         _ => &[],
@@ -142,7 +142,7 @@ pub fn no_step_named_lifecycle(each: &Fields) {
 }
 
 /// The fields of a step that are templates: text, or lists and maps of text.
-pub const TEMPLATES: [&[&str]; 13] = [
+pub(super) const TEMPLATES: [&[&str]; 13] = [
     &["input_file"],
     &["output_file"],
     &["output_schema"],
@@ -159,7 +159,7 @@ pub const TEMPLATES: [&[&str]; 13] = [
 ];
 
 /// Warns of references that no run can resolve.
-pub fn holes(findings: &Findings, step: &Node, visible: &Visible) {
+pub(super) fn holes(findings: &Findings, step: &Node, visible: &Visible) {
     for way in TEMPLATES {
         let found = way.iter().try_fold(step, |node, key| node.get(key));
         for (text, place) in found.into_iter().flat_map(texts) {
@@ -175,7 +175,7 @@ pub fn holes(findings: &Findings, step: &Node, visible: &Visible) {
 }
 
 /// Returns all texts in a value, with their places.
-pub fn texts(node: &Node) -> Vec<(&str, Place)> {
+pub(super) fn texts(node: &Node) -> Vec<(&str, Place)> {
     match &node.value {
         Value::Text(text) => vec![(text, node.place)],
         Value::List(items) => items.iter().flat_map(texts).collect(),
@@ -231,7 +231,7 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
 
 /// Returns the warning for a loop over the output of a step that does not exist, or `None` if the
 /// step is visible.
-pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Problem> {
+pub(super) fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Problem> {
     unknown(hole, visible)?;
     let name = hole.path.get(1).map(String::as_str).unwrap_or_default();
     let known = visible.blocks.iter().flat_map(|names| names.by_name.keys());
@@ -242,7 +242,7 @@ pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Pro
 
 /// Warns of a loop over lines or JSON that the named step does not capture. `steps` has an entry
 /// for each node: `None` if the node is unreadable, in which case it may capture anything.
-pub fn sources_of_items(
+pub(super) fn sources_of_items(
     findings: &Findings,
     names: &Names,
     steps: &[Option<Step>],
@@ -274,7 +274,7 @@ pub fn sources_of_items(
 }
 
 /// Warns where control falls through into a step that exists to handle a failure.
-pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
+pub(super) fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
     collect_targets(block, 0, None, &mut on_failure, &mut otherwise);

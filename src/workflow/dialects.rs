@@ -5,7 +5,7 @@ use super::schema::{Table, grimoire, nodes, steps};
 
 /// A file format that the author may have in mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub(super) enum Dialect {
     Steps,
     Nodes,
     Grimoire,
@@ -114,7 +114,7 @@ const GRIMOIRE_INSTEAD: [(&str, &str); 14] = [
 
 /// Returns a message that names the other dialects with this field, and its replacement in this
 /// dialect. `top` is true for a field at the top of the file, false for a field of a step.
-pub fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
+pub(super) fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
     let others = Dialect::ALL.into_iter().filter(|other| *other != own && other.has(top, name));
     let others: Vec<_> = others.map(Dialect::name).collect();
     if others.is_empty() {
@@ -128,6 +128,6 @@ pub fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
 }
 
 /// Returns true if a field defines the action of a step in a dialect other than `steps:`.
-pub fn does_something(name: &str) -> bool {
+pub(super) fn does_something(name: &str) -> bool {
     ["prompt", "bash", "run", "script", "loop", "uses", "type", "approval"].contains(&name)
 }

@@ -20,7 +20,7 @@ use crate::yaml::{Node, Value};
 
 /// Collects the problems of a workflow, so that all of them can be reported at once.
 #[derive(Default)]
-pub struct Findings {
+pub(crate) struct Findings {
     problems: RefCell<Vec<Problem>>,
     /// Agents named so far, by their lowercase names.
     agents: RefCell<BTreeMap<String, String>>,
@@ -35,12 +35,12 @@ pub struct Findings {
 impl Findings {
     /// Creates findings for a text, without agents from the settings. The text is kept to read
     /// numeric names as they are written.
-    pub fn reading(source: &str) -> Findings {
+    pub(crate) fn reading(source: &str) -> Findings {
         Findings { source: crate::yaml::without_bom(source).to_owned(), ..Findings::default() }
     }
 
     /// Creates findings for a text, with the agents that the settings name.
-    pub fn of(source: &str, configured: &dyn Configured) -> Findings {
+    pub(crate) fn of(source: &str, configured: &dyn Configured) -> Findings {
         let agents = configured.agent_names().into_iter().chain(["coordinator".to_owned()]);
         let agents = agents.map(|name| (name.to_ascii_lowercase(), name)).collect();
         Findings { agents: RefCell::new(agents), ..Findings::reading(source) }
@@ -48,7 +48,7 @@ impl Findings {
 
     /// Returns a text, or a number as it is written: `007` and `1.10` are names to users, and
     /// differ from the printed values of these numbers.
-    pub fn called<'n>(&self, node: &'n Node) -> Option<Cow<'n, str>> {
+    pub(crate) fn called<'n>(&self, node: &'n Node) -> Option<Cow<'n, str>> {
         match &node.value {
             Value::Text(text) => Some(text.into()),
             Value::Number(number) => {
@@ -79,36 +79,36 @@ impl Findings {
 
     /// Returns an earlier agent name that differs from this one only in case. Both would share one
     /// inbox on a file system that ignores case.
-    pub fn alike(&self, agent: &str) -> Option<String> {
+    pub(crate) fn alike(&self, agent: &str) -> Option<String> {
         let mut agents = self.agents.borrow_mut();
         let first = agents.entry(agent.to_ascii_lowercase()).or_insert_with(|| agent.to_owned());
         (first != agent).then(|| first.clone())
     }
 
-    pub fn add(&self, problem: Problem) {
+    pub(crate) fn add(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
 
-    pub fn error(&self, place: Place, message: impl Into<String>) {
+    pub(crate) fn error(&self, place: Place, message: impl Into<String>) {
         self.add(Problem::error(message).at(place));
     }
 
-    pub fn warn(&self, at: impl Into<At>, message: impl Into<String>) {
+    pub(crate) fn warn(&self, at: impl Into<At>, message: impl Into<String>) {
         self.add(Problem::warning(message).at(at));
     }
 
     /// Records names that the workflow refers to.
-    pub fn name(&self, note: impl FnOnce(&mut Named)) {
+    pub(crate) fn name(&self, note: impl FnOnce(&mut Named)) {
         note(&mut self.named.borrow_mut());
     }
 
     /// Returns all problems in text order.
-    pub fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
         self.into_parts().0
     }
 
     /// Returns all problems in text order, and the names that the workflow refers to.
-    pub fn into_parts(self) -> (Vec<Problem>, Named) {
+    pub(crate) fn into_parts(self) -> (Vec<Problem>, Named) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.place);
         (problems, self.named.into_inner())
@@ -116,7 +116,7 @@ impl Findings {
 }
 
 /// One map with known keys.
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     pub findings: &'a Findings,
     pub node: &'a Node,
     /// Description of the map for messages: "step `Build`", "`retries`".
@@ -124,13 +124,13 @@ pub struct Fields<'a> {
 }
 
 /// Returns the text to suggest in quotes where a value must be text.
-pub fn in_quotes(findings: &Findings, node: &Node) -> String {
+pub(crate) fn in_quotes(findings: &Findings, node: &Node) -> String {
     findings.called(node).map_or_else(|| node.to_json().to_string(), Cow::into_owned)
 }
 
 impl<'a> Fields<'a> {
     /// Opens a map and reports each key that does not belong in it.
-    pub fn open(
+    pub(crate) fn open(
         findings: &'a Findings,
         node: &'a Node,
         what: impl Into<String>,
@@ -148,11 +148,11 @@ impl<'a> Fields<'a> {
         Some(Fields { findings, node, what })
     }
 
-    pub fn get(&self, key: &str) -> Option<&'a Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Node> {
         self.node.get(key)
     }
 
-    pub fn place_of_key(&self, key: &str) -> Place {
+    pub(crate) fn place_of_key(&self, key: &str) -> Place {
         let Value::Map(pairs) = &self.node.value else { return self.node.place };
         pairs.iter().find(|(k, _)| k.text() == Some(key)).map_or(self.node.place, |(k, _)| k.place)
     }
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         });
     }
 
-    pub fn text(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         let node = self.get(key)?;
         let text = node.text();
         if text.is_none() {
@@ -187,7 +187,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a text that must be present and not blank.
-    pub fn required(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn required(&self, key: &str) -> Option<&'a str> {
         let Some(node) = self.get(key) else {
             self.findings.error(self.node.place, format!("{} has no `{key}`", self.what));
             return None;
@@ -201,12 +201,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a text that may be absent, but not blank.
-    pub fn optional(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn optional(&self, key: &str) -> Option<&'a str> {
         self.get(key)?;
         self.required(key)
     }
 
-    pub fn boolean(&self, key: &str) -> Option<bool> {
+    pub(crate) fn boolean(&self, key: &str) -> Option<bool> {
         let node = self.get(key)?;
         match node.value {
             Value::Bool(value) => Some(value),
@@ -218,7 +218,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a whole number within bounds.
-    pub fn integer(&self, key: &str, least: u64, most: u64) -> Option<u64> {
+    pub(crate) fn integer(&self, key: &str, least: u64, most: u64) -> Option<u64> {
         let node = self.get(key)?;
         let number = match &node.value {
             Value::Number(number) => number.as_u64(),
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads seconds, with an optional fraction.
-    pub fn seconds(&self, key: &str, zero_allowed: bool) -> Option<std::time::Duration> {
+    pub(crate) fn seconds(&self, key: &str, zero_allowed: bool) -> Option<std::time::Duration> {
         let node = self.get(key)?;
         let seconds = match &node.value {
             Value::Number(number) => number.as_f64(),
@@ -255,7 +255,7 @@ impl<'a> Fields<'a> {
 
     /// Reads milliseconds, which must be positive. More than a day is more likely a wrong unit than
     /// an intended value.
-    pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
+    pub(crate) fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
         const DAY_MS: f64 = 86_400_000.0;
         const MOST_MS: f64 = 3.2e12;
         let node = self.get(key)?;
@@ -290,7 +290,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a duration such as `15m`. `or` is the message's text for the permitted alternatives.
-    pub fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
+    pub(crate) fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
         let node = self.get(key)?;
         // A number lacks its unit; quotes would not add one.
         if let Value::Number(number) = &node.value {
@@ -323,7 +323,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads one of a fixed set of keywords.
-    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&'static str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(&self, key: &str, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text(key)?;
         if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
             return Some(*value);
@@ -339,7 +339,7 @@ impl<'a> Fields<'a> {
         None
     }
 
-    pub fn list(&self, key: &str) -> Option<&'a [Node]> {
+    pub(crate) fn list(&self, key: &str) -> Option<&'a [Node]> {
         let node = self.get(key)?;
         match &node.value {
             Value::List(items) => Some(items),
@@ -351,7 +351,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a list of text.
-    pub fn texts(&self, key: &str) -> Option<Vec<(&'a str, Place)>> {
+    pub(crate) fn texts(&self, key: &str) -> Option<Vec<(&'a str, Place)>> {
         let items = self.list(key)?;
         let mut texts = Vec::new();
         for item in items {
@@ -364,7 +364,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a list of shell commands, none of them blank, or a single command.
-    pub fn commands(&self, key: &str) -> Option<Vec<String>> {
+    pub(crate) fn commands(&self, key: &str) -> Option<Vec<String>> {
         let texts = match self.get(key)?.value {
             Value::Text(_) => vec![(self.text(key)?, self.get(key)?.place)],
             _ => self.texts(key)?,
@@ -377,12 +377,12 @@ impl<'a> Fields<'a> {
         Some(texts.into_iter().map(|(text, _)| text.to_owned()).collect())
     }
 
-    pub fn template(&self, key: &str) -> Option<Template> {
+    pub(crate) fn template(&self, key: &str) -> Option<Template> {
         let text = self.text(key)?;
         parse_template(self.findings, text, self.get(key)?.place)
     }
 
-    pub fn templates(&self, key: &str) -> Vec<(Template, Place)> {
+    pub(crate) fn templates(&self, key: &str) -> Vec<(Template, Place)> {
         let texts = self.texts(key).unwrap_or_default();
         texts
             .into_iter()
@@ -392,7 +392,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Parses a template. Rejects `${env.*}` in every template.
-pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
+pub(crate) fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
     match Template::parse(text) {
         Ok(template) => {
             if let Some((hole, at)) = template.placed().find(|(hole, _)| hole.root() == "env") {
@@ -420,11 +420,11 @@ pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<T
 }
 
 /// Returns the place of a byte range within a text that starts at `place`.
-pub fn in_text(text: &str, place: Place, at: &Range<usize>) -> At {
+pub(crate) fn in_text(text: &str, place: Place, at: &Range<usize>) -> At {
     At::inside(place, &text.into(), at.start, text[at.clone()].chars().count())
 }
 
-pub fn suggest<'a>(
+pub(crate) fn suggest<'a>(
     problem: Problem,
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -23,7 +23,7 @@ const FENCE: &str = "---";
 
 /// A text, split into front matter and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// The lines between the fences. Its first line is line 2 of the text.
     pub head: Option<&'a str>,
     pub body: &'a str,
@@ -31,7 +31,7 @@ pub struct Parts<'a> {
 
 /// The front matter of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TaskHead {
+pub(crate) struct TaskHead {
     pub title: Option<String>,
     pub provider: Option<String>,
     pub model: Option<String>,
@@ -51,7 +51,7 @@ pub struct TaskHead {
 
 /// Position of a value in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Written {
+pub(crate) struct Written {
     pub line: usize,
     pub column: usize,
     /// True if each line of the value is one line of the file, in order, so that every place in the
@@ -82,14 +82,14 @@ impl Written {
 
     /// Maps a line and column of the value to those of the file, or returns `None` if they are
     /// unknown.
-    pub fn place(&self, line: usize, column: usize) -> Option<(usize, usize)> {
+    pub(crate) fn place(&self, line: usize, column: usize) -> Option<(usize, usize)> {
         self.lines.then_some((self.line + line - 1, self.column + column - 1))
     }
 }
 
 /// Splits a text from its front matter. Returns an error if front matter is opened but never
 /// closed.
-pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
+pub(crate) fn split(text: &str) -> Result<Parts<'_>, Problem> {
     let text = crate::yaml::without_bom(text);
     let plain = Parts { head: None, body: text };
     let Some((first, rest)) = text.split_once('\n') else { return Ok(plain) };
@@ -129,13 +129,13 @@ fn begins_with_key(head: &str) -> bool {
 }
 
 /// Prepends an empty line to a head, in place of the fence, so that line numbers match the file.
-pub fn below_fence(head: &str) -> String {
+pub(crate) fn below_fence(head: &str) -> String {
     format!("\n{head}")
 }
 
 /// Reads the front matter of a task, as strictly as a workflow. Places count from the text's first
 /// line.
-pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
+pub(crate) fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
     let head = &below_fence(head);
     let document = yaml::parse(head).map_err(|problem| vec![problem])?;
     if matches!(document.value, Value::Null) {

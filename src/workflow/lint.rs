@@ -17,27 +17,28 @@ use crate::yaml::problem::{At, Place, Problem, located};
 use crate::yaml::{Node, Value};
 
 /// A step that handles a failure also runs after a success.
-pub const FALL_THROUGH: &str = "fall-through";
+pub(crate) const FALL_THROUGH: &str = "fall-through";
 /// A reference is inside quotes in a shell script.
-pub const QUOTED_REFERENCE: &str = "quoted-reference";
+pub(crate) const QUOTED_REFERENCE: &str = "quoted-reference";
 /// A timeout is longer than a day.
-pub const LONG_TIMEOUT: &str = "long-timeout";
+pub(crate) const LONG_TIMEOUT: &str = "long-timeout";
 /// A pattern contains syntax that only a shell would expand.
-pub const SHELL_IN_GLOB: &str = "shell-in-glob";
+pub(crate) const SHELL_IN_GLOB: &str = "shell-in-glob";
 /// A value becomes part of a shell script's text.
-pub const SHELL_VALUE: &str = "shell-value";
+pub(crate) const SHELL_VALUE: &str = "shell-value";
 /// A file, program, provider or secret is missing on this machine.
-pub const MISSING_HERE: &str = "missing-here";
+pub(crate) const MISSING_HERE: &str = "missing-here";
 /// A step is unreachable.
-pub const UNREACHABLE: &str = "unreachable-step";
+pub(crate) const UNREACHABLE: &str = "unreachable-step";
 /// A parameter is given to a provider whose command does not use it.
-pub const UNUSED_PARAMETER: &str = "unused-parameter";
+pub(crate) const UNUSED_PARAMETER: &str = "unused-parameter";
 /// A `goto` cycle asks an agent in each round.
-pub const AGENT_CYCLE: &str = "agent-cycle";
+pub(crate) const AGENT_CYCLE: &str = "agent-cycle";
 /// A node after a gate uses a result that the gate did not show to the person.
-pub const UNSHOWN: &str = "unshown-input";
+pub(crate) const UNSHOWN: &str = "unshown-input";
 
-pub const ALL: [&str; 10] = [
+#[cfg(test)]
+pub(crate) const ALL: [&str; 10] = [
     FALL_THROUGH,
     QUOTED_REFERENCE,
     AGENT_CYCLE,
@@ -52,7 +53,12 @@ pub const ALL: [&str; 10] = [
 
 /// Lints a compiled workflow. `document` is the parsed `text`. `max_visits` is the limit on `goto`
 /// cycles from the settings, if there is one.
-pub fn look(text: &str, document: &Node, plan: &Plan, max_visits: Option<u32>) -> Vec<Problem> {
+pub(crate) fn look(
+    text: &str,
+    document: &Node,
+    plan: &Plan,
+    max_visits: Option<u32>,
+) -> Vec<Problem> {
     let mut found = Vec::new();
     // Only the `steps:` dialect has both `version` and `steps`.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
@@ -73,7 +79,7 @@ pub fn look(text: &str, document: &Node, plan: &Plan, max_visits: Option<u32>) -
 }
 
 /// Removes the lints that the author allows.
-pub fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+pub(crate) fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let lines: Vec<&str> = text.lines().collect();
     let head = lines.iter().take_while(|line| {
         let line = line.trim_start();

@@ -5,31 +5,31 @@
 //! the workspace? does a spell exist?) are listed in [`Named`]; the caller, who has a disk, checks
 //! them.
 
-pub mod bead;
+pub(crate) mod bead;
 mod check;
 mod dialects;
-pub mod fields;
-pub mod front;
-pub mod grimoire;
-pub mod lint;
-pub mod named;
-pub mod nodes;
-pub mod plan;
-pub mod sandbox;
-pub mod schema;
-pub mod settings;
-pub mod shell;
+pub(crate) mod fields;
+pub(crate) mod front;
+pub(crate) mod grimoire;
+pub(crate) mod lint;
+pub(crate) mod named;
+pub(crate) mod nodes;
+pub(crate) mod plan;
+pub(crate) mod sandbox;
+pub(crate) mod schema;
+pub(crate) mod settings;
+pub(crate) mod shell;
 mod spells;
 mod steps;
 
 use std::collections::BTreeMap;
 
-pub use crate::yaml::problem::{Place, Problem, Severity};
-pub use check::path_fault;
-pub use named::Named;
-pub use plan::Plan;
-pub use settings::{ConfigLayer, read_config};
-pub use spells::is_variable;
+pub(crate) use crate::yaml::problem::{Place, Problem, Severity};
+pub(crate) use check::path_fault;
+pub(crate) use named::Named;
+pub(crate) use plan::Plan;
+pub(crate) use settings::{ConfigLayer, read_config};
+pub(crate) use spells::is_variable;
 
 use crate::workflow::fields::Findings;
 use crate::yaml;
@@ -38,7 +38,7 @@ use plan::{Checks, Provider};
 
 /// A plan, the warnings for its author, and the names to check on disk.
 #[derive(Debug)]
-pub struct Compiled {
+pub(crate) struct Compiled {
     pub plan: Plan,
     pub warnings: Vec<Problem>,
     pub named: Named,
@@ -46,7 +46,7 @@ pub struct Compiled {
 
 /// The result of a compilation that produced no plan.
 #[derive(Debug)]
-pub struct Rejected {
+pub(crate) struct Rejected {
     /// All errors in the text, then all warnings.
     pub problems: Vec<Problem>,
     /// Names that the text refers to. They may be wrong too; report them with the problems.
@@ -55,7 +55,7 @@ pub struct Rejected {
 
 /// Supplies the providers that a workflow may use without defining them. The compiler asks for them
 /// only when needed, because reading them is the slowest part of a small workflow.
-pub trait Configured {
+pub(crate) trait Configured {
     fn providers(&self) -> &BTreeMap<String, Provider>;
 
     /// Returns the provider of prompts that do not name one.
@@ -91,14 +91,14 @@ impl Configured for () {
 }
 
 /// Compiles a workflow. Returns all problems if any of them is an error.
-pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
+pub(crate) fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let parsed = yaml::parse(text).map_err(|problem| vec![problem])?;
     compile_parsed(text, &parsed, configured).map_err(|rejected| rejected.problems)
 }
 
 /// Compiles a workflow whose text is already parsed. On failure, returns its problems and the names
 /// that it refers to.
-pub fn compile_parsed(
+pub(crate) fn compile_parsed(
     text: &str,
     document: &yaml::Node,
     configured: &dyn Configured,

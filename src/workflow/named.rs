@@ -7,7 +7,7 @@ use crate::yaml::problem::Place;
 
 /// Everything to check on disk before a workflow may run.
 #[derive(Clone, Debug, Default)]
-pub struct Named {
+pub(crate) struct Named {
     /// Every path in the text that has no variable.
     pub paths: Vec<(String, Place)>,
     pub spells: Vec<Mention>,
@@ -19,7 +19,7 @@ pub struct Named {
 
 impl Named {
     /// Adds a file that the workflow consists of. Keeps only the first mention.
-    pub fn part(&mut self, part: Part) {
+    pub(crate) fn part(&mut self, part: Part) {
         let same = |other: &Part| other.kind == part.kind && other.name == part.name;
         if !self.parts.iter().any(same) {
             self.parts.push(part);
@@ -29,13 +29,13 @@ impl Named {
 
 /// A place that names a spell, or a written spell that includes others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mention {
+pub(crate) struct Mention {
     pub what: Mentioned,
     pub place: Place,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Mentioned {
+pub(crate) enum Mentioned {
     Spell(String),
     /// A spell written in the workflow itself.
     Written(Spell),

@@ -18,15 +18,14 @@ use crate::template::{Missing, Scope, Template};
 use crate::yaml::problem::Place;
 
 /// Default time that an agent may be silent.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Default limit on visits to a step of a `goto` cycle that asks an agent.
-pub const AGENT_VISITS: u32 = 50;
+pub(crate) const AGENT_VISITS: u32 = 50;
 
 /// A workflow that is ready to run.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub version: Version,
+pub(crate) struct Plan {
     pub name: Option<String>,
     pub description: Option<String>,
     /// True if an unhandled failure ends the run.
@@ -43,7 +42,7 @@ pub struct Plan {
 
 /// A file that a workflow refers to by name, to be found in the search path for its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     pub kind: PartKind,
     pub name: String,
     /// First place in the workflow that names it.
@@ -51,7 +50,7 @@ pub struct Part {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartKind {
+pub(crate) enum PartKind {
     /// A prompt in a separate file.
     Command,
     /// A script in a separate file.
@@ -60,7 +59,7 @@ pub enum PartKind {
 
 impl Plan {
     /// Records the references in command files. `text` returns the text of a command by its name.
-    pub fn learn_commands(&mut self, text: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn learn_commands(&mut self, text: impl Fn(&str) -> Option<String>) {
         for step in &mut self.root.steps {
             if let Action::Prompt(prompt) = &mut step.action
                 && let Words::Command(command) = &mut prompt.words
@@ -72,13 +71,13 @@ impl Plan {
     }
 
     /// Returns the author's term for a step: "node" in a graph, otherwise "step".
-    pub fn unit(&self) -> &'static str {
+    pub(crate) fn unit(&self) -> &'static str {
         if self.root.edges.is_some() { "node" } else { "step" }
     }
 
     /// Returns a plan that runs one step alone, with no step after it on any outcome. Returns
     /// `None` if there is no step of that name.
-    pub fn only(mut self, name: &str) -> Option<Plan> {
+    pub(crate) fn only(mut self, name: &str) -> Option<Plan> {
         let (index, _) = self.root.find(name)?;
         let mut step = self.root.steps.swap_remove(index);
         step.on = Handlers::default();
@@ -91,7 +90,7 @@ impl Plan {
 
 /// Versions of the `steps:` dialect, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub(crate) enum Version {
     V1_1,
     V1_1_1,
     V1_2,
@@ -100,7 +99,7 @@ pub enum Version {
 }
 
 impl Version {
-    pub const ALL: [(&'static str, Version); 5] = [
+    pub(crate) const ALL: [(&'static str, Version); 5] = [
         ("1.1", Version::V1_1),
         ("1.1.1", Version::V1_1_1),
         ("1.2", Version::V1_2),
@@ -108,14 +107,14 @@ impl Version {
         ("1.4", Version::V1_4),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, version)| *version == self).map_or("", |(name, _)| name)
     }
 }
 
 /// The directories of a workspace's task queues.
 #[derive(Clone, Debug)]
-pub struct Dirs {
+pub(crate) struct Dirs {
     pub inbox: String,
     pub processed: String,
     pub failed: String,
@@ -136,19 +135,19 @@ impl Default for Dirs {
 /// Steps that run as a sequence or as a graph. A sequence has a cursor that `goto` can move. A
 /// graph has edges; each of its steps starts when the steps before it have settled.
 #[derive(Clone, Debug, Default)]
-pub struct Block {
+pub(crate) struct Block {
     pub steps: Vec<Step>,
     pub by_name: HashMap<String, usize>,
     pub edges: Option<Edges>,
 }
 
 impl Block {
-    pub fn find(&self, name: &str) -> Option<(usize, &Step)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(usize, &Step)> {
         self.by_name.get(name).map(|index| (*index, &self.steps[*index]))
     }
 
     /// Calls `see` with every step, including the steps inside loops.
-    pub fn walk<'a>(&'a self, see: &mut dyn FnMut(&'a Step)) {
+    pub(crate) fn walk<'a>(&'a self, see: &mut dyn FnMut(&'a Step)) {
         for step in &self.steps {
             see(step);
             if let Some(inner) = step.inner() {
@@ -160,7 +159,7 @@ impl Block {
 
 /// Dependencies between the steps of a graph, by step index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edges {
+pub(crate) struct Edges {
     /// The steps that each step waits for.
     pub before: Vec<Vec<usize>>,
     /// The steps that wait for each step.
@@ -173,7 +172,7 @@ pub struct Edges {
 
 impl Edges {
     /// Builds the edges from the steps that each step waits for.
-    pub fn new(before: Vec<Vec<usize>>, rules: Vec<JoinRule>) -> Edges {
+    pub(crate) fn new(before: Vec<Vec<usize>>, rules: Vec<JoinRule>) -> Edges {
         let mut after = vec![Vec::new(); before.len()];
         for (step, upstreams) in before.iter().enumerate() {
             for upstream in upstreams {
@@ -217,7 +216,7 @@ fn threads(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Option<usize>> {
 
 /// Outcome that a step requires of the steps before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JoinRule {
+pub(crate) enum JoinRule {
     #[default]
     AllSuccess,
     OneSuccess,
@@ -226,21 +225,21 @@ pub enum JoinRule {
 }
 
 impl JoinRule {
-    pub const ALL: [(&'static str, JoinRule); 4] = [
+    pub(crate) const ALL: [(&'static str, JoinRule); 4] = [
         ("all_success", JoinRule::AllSuccess),
         ("one_success", JoinRule::OneSuccess),
         ("none_failed_min_one_success", JoinRule::NoneFailedMinOneSuccess),
         ("all_done", JoinRule::AllDone),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, rule)| *rule == self).map_or("", |(name, _)| name)
     }
 }
 
 impl Plan {
     /// Returns the adapter that reads the output of a step.
-    pub fn adapter(&self, step: &Step) -> Kind {
+    pub(crate) fn adapter(&self, step: &Step) -> Kind {
         let provider = match &step.action {
             Action::Ask { provider, .. } => provider,
             Action::Prompt(prompt) => &prompt.provider,
@@ -251,7 +250,7 @@ impl Plan {
 
     /// Returns the agent of each step that executes something, and true if the step asks a
     /// provider.
-    pub fn agents(&self) -> Vec<(Option<String>, bool)> {
+    pub(crate) fn agents(&self) -> Vec<(Option<String>, bool)> {
         let mut found = Vec::new();
         self.root.walk(&mut |step| match &step.action {
             Action::Exec { .. } | Action::Shell { .. } | Action::Script(_) => {
@@ -271,7 +270,7 @@ impl Plan {
 
 /// One unit of a plan: a step, or a node of the `nodes:` dialect.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub(crate) struct Step {
     pub name: String,
     pub agent: Option<String>,
     pub action: Action,
@@ -304,7 +303,7 @@ pub struct Step {
 
 /// The bead of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepBead {
+pub(crate) struct StepBead {
     /// The bead's id, or the path of its file.
     pub name: String,
     pub isolation: Isolation,
@@ -315,7 +314,7 @@ pub struct StepBead {
 /// Directory in which a bead is worked on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Isolation {
+pub(crate) enum Isolation {
     /// A worktree of its own.
     #[default]
     Worktree,
@@ -324,13 +323,13 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    pub const ALL: [(&'static str, Isolation); 2] =
+    pub(crate) const ALL: [(&'static str, Isolation); 2] =
         [("worktree", Isolation::Worktree), ("workspace", Isolation::Workspace)];
 }
 
 /// Continuation after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFail {
+pub(crate) enum OnFail {
     /// Continue with the next step.
     Continue,
     /// Block the run. A resume continues with this step.
@@ -339,7 +338,7 @@ pub enum OnFail {
 
 impl Step {
     /// Returns a step with an action and otherwise default fields.
-    pub fn new(name: impl Into<String>, action: Action) -> Step {
+    pub(crate) fn new(name: impl Into<String>, action: Action) -> Step {
         Step {
             name: name.into(),
             agent: None,
@@ -365,7 +364,7 @@ impl Step {
     }
 
     /// Returns true if the step starts with a child process. A gate and a cancel need none.
-    pub fn takes_process(&self) -> bool {
+    pub(crate) fn takes_process(&self) -> bool {
         match &self.action {
             Action::Gate(_) | Action::Cancel { .. } => false,
             Action::Rounds(rounds) => rounds.block.steps.first().is_none_or(Step::takes_process),
@@ -374,7 +373,7 @@ impl Step {
     }
 
     /// Returns the providers that it asks, or that the steps inside of it ask.
-    pub fn asked(&self) -> Vec<&str> {
+    pub(crate) fn asked(&self) -> Vec<&str> {
         match &self.action {
             Action::Ask { provider, .. } => vec![provider.as_str()],
             Action::Prompt(prompt) => vec![prompt.provider.as_str()],
@@ -388,12 +387,12 @@ impl Step {
     }
 
     /// Returns true if the prompt is a spell.
-    pub fn casts(&self) -> bool {
+    pub(crate) fn casts(&self) -> bool {
         matches!(&self.action, Action::Prompt(Prompt { words: Words::Spell(_), .. }))
     }
 
     /// Returns true if the answer is JSON by the agent contract.
-    pub fn keeps_contract(&self) -> bool {
+    pub(crate) fn keeps_contract(&self) -> bool {
         match &self.action {
             Action::Prompt(Prompt { words: Words::Spell(used), .. }) => used.contract,
             _ => false,
@@ -401,7 +400,7 @@ impl Step {
     }
 
     /// Returns the rounds of a loop, approval or repeated block, or `None` for any other step.
-    pub fn rounds(&self) -> Option<&Rounds> {
+    pub(crate) fn rounds(&self) -> Option<&Rounds> {
         match &self.action {
             Action::Rounds(rounds) => Some(rounds),
             _ => None,
@@ -409,7 +408,7 @@ impl Step {
     }
 
     /// Returns the block that a loop of any kind repeats, or `None` for any other step.
-    pub fn inner(&self) -> Option<&Block> {
+    pub(crate) fn inner(&self) -> Option<&Block> {
         match &self.action {
             Action::Each(each) => Some(&each.block),
             Action::Rounds(rounds) => Some(&rounds.block),
@@ -419,7 +418,7 @@ impl Step {
 
     /// Returns true if the step refers to the run's directory or its state file, and so may read
     /// the state: in its command, its provider's command, or its file paths.
-    pub fn names_state(&self, providers: &BTreeMap<String, Provider>) -> bool {
+    pub(crate) fn names_state(&self, providers: &BTreeMap<String, Provider>) -> bool {
         const STATE: &str = "state.json";
         let named = |template: &Template| template.names("run.root", STATE);
         let depends = self.depends.required.iter().chain(&self.depends.optional);
@@ -456,7 +455,7 @@ impl Step {
 
 /// The one thing that a step does.
 #[derive(Clone, Debug)]
-pub enum Action {
+pub(crate) enum Action {
     /// Runs a command, given as an argument list.
     Exec { argv: Vec<Template> },
     /// Asks a provider.
@@ -483,7 +482,7 @@ pub enum Action {
 
 /// Commands that must succeed in a merged tree before the merge counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checks {
+pub(crate) struct Checks {
     /// Shell commands, in order.
     pub commands: Vec<String>,
     /// Timeout of each command.
@@ -498,7 +497,7 @@ impl Default for Checks {
 
 /// A shell script of either dialect that has them.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ShellText {
+pub(crate) enum ShellText {
     /// Runs in `bash`.
     Node(NodeText),
     /// Runs in `sh`.
@@ -507,7 +506,7 @@ pub enum ShellText {
 
 /// A prompt for an agent, and the requirements on its answer.
 #[derive(Clone, Debug)]
-pub struct Prompt {
+pub(crate) struct Prompt {
     pub words: Words,
     pub provider: String,
     pub params: BTreeMap<String, Param>,
@@ -520,7 +519,7 @@ pub struct Prompt {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Words {
+pub(crate) enum Words {
     Inline(NodeText),
     Command(CommandUse),
     Spell(Box<SpellUse>),
@@ -528,7 +527,7 @@ pub enum Words {
 
 /// A command file that is a prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CommandUse {
+pub(crate) struct CommandUse {
     pub name: String,
     /// References in its text. Known once the run has a copy of the file.
     pub refs: Vec<NodeRef>,
@@ -536,7 +535,7 @@ pub struct CommandUse {
 
 /// A spell and the options of its use.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SpellUse {
+pub(crate) struct SpellUse {
     pub source: SpellSource,
     /// Variables of this use; they override all others.
     pub input: Vec<(String, SpellValue)>,
@@ -548,14 +547,14 @@ pub struct SpellUse {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum SpellSource {
+pub(crate) enum SpellSource {
     /// A name to look up in the spell search path.
     Named(String),
     Inline(Spell),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SystemPromptUse {
+pub(crate) enum SystemPromptUse {
     Default,
     None,
     File(String),
@@ -563,7 +562,7 @@ pub enum SystemPromptUse {
 
 /// A value whose texts, at any depth, are spells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SpellValue {
+pub(crate) enum SpellValue {
     Text(Spell),
     List(Vec<SpellValue>),
     Map(Vec<(String, SpellValue)>),
@@ -572,7 +571,7 @@ pub enum SpellValue {
 
 impl SpellValue {
     /// Renders every spell in the value.
-    pub fn render(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
+    pub(crate) fn render(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
         Ok(match self {
             SpellValue::Fixed(value) => value.clone(),
             SpellValue::Text(spell) => spell.value(data, includes)?,
@@ -589,7 +588,7 @@ impl SpellValue {
     }
 
     /// Calls `see` with every spell in the value.
-    pub fn spells<'s>(&'s self, see: &mut dyn FnMut(&'s Spell)) {
+    pub(crate) fn spells<'s>(&'s self, see: &mut dyn FnMut(&'s Spell)) {
         match self {
             SpellValue::Fixed(_) => {}
             SpellValue::Text(spell) => see(spell),
@@ -600,7 +599,7 @@ impl SpellValue {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Until {
+pub(crate) struct Until {
     pub signal: String,
     /// True if the signal counts only on its own, not within other text.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -608,14 +607,14 @@ pub struct Until {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Script {
+pub(crate) struct Script {
     pub code: Code,
     pub runtime: Runtime,
     pub deps: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Code {
+pub(crate) enum Code {
     Inline(NodeText),
     /// The name of a script file.
     Named(String),
@@ -623,13 +622,13 @@ pub enum Code {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Runtime {
+pub(crate) enum Runtime {
     Bun,
     Uv,
 }
 
 impl Runtime {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Runtime::Bun => "bun",
             Runtime::Uv => "uv",
@@ -641,7 +640,7 @@ impl Runtime {
 /// optional check for completion, then an optional gate. An approval has a gate, then an optional
 /// prompt that runs after a rejection. Repeated steps may be any steps, in sequence.
 #[derive(Clone, Debug)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     pub block: Block,
     pub kind: RoundsKind,
     /// Maximum number of rounds of a loop, or of rejections of an approval.
@@ -649,7 +648,7 @@ pub struct Rounds {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoundsKind {
+pub(crate) enum RoundsKind {
     Loop,
     Approval,
     /// Steps that repeat until one of them ends the loop. `on_most` applies if none does.
@@ -660,7 +659,7 @@ pub enum RoundsKind {
 
 /// Continuation after the maximum number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnMost {
+pub(crate) enum OnMost {
     /// Block the run.
     Block,
     /// Continue with the next step.
@@ -671,7 +670,7 @@ pub enum OnMost {
 
 /// A question to a person.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gate {
+pub(crate) struct Gate {
     pub message: NodeText,
     /// True if the person's reply becomes the output.
     pub capture: bool,
@@ -679,7 +678,7 @@ pub struct Gate {
 
 /// A provider parameter: strings in it, at any depth, are templates.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Param {
+pub(crate) enum Param {
     Text(Template),
     List(Vec<Param>),
     Map(Vec<(String, Param)>),
@@ -687,7 +686,7 @@ pub enum Param {
 }
 
 #[derive(Clone, Debug)]
-pub struct WaitFor {
+pub(crate) struct WaitFor {
     pub glob: Template,
     pub timeout: Duration,
     pub poll: Duration,
@@ -695,7 +694,7 @@ pub struct WaitFor {
 }
 
 #[derive(Clone, Debug)]
-pub struct Each {
+pub(crate) struct Each {
     pub items: Items,
     /// Variable name of the current item, in addition to `item`.
     pub alias: String,
@@ -705,7 +704,7 @@ pub struct Each {
 }
 
 #[derive(Clone, Debug)]
-pub enum Items {
+pub(crate) enum Items {
     Literal(Vec<Param>),
     /// `steps.<Name>.lines` or `steps.<Name>.json[.path]`, without the braces.
     From(crate::template::Hole),
@@ -713,7 +712,7 @@ pub enum Items {
 
 /// A condition that must hold for a step to run.
 #[derive(Clone, Debug)]
-pub enum When {
+pub(crate) enum When {
     Test(Test),
     /// A condition on the outputs of earlier nodes.
     Outputs(Condition),
@@ -722,41 +721,41 @@ pub enum When {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Test {
+pub(crate) struct Test {
     pub equals: Option<(Template, Template)>,
     pub exists: Option<Template>,
     pub not_exists: Option<Template>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Depends {
+pub(crate) struct Depends {
     pub required: Vec<Template>,
     pub optional: Vec<Template>,
     pub inject: Option<Inject>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inject {
+pub(crate) struct Inject {
     pub mode: InjectMode,
     pub instruction: Option<String>,
     pub position: Position,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InjectMode {
+pub(crate) enum InjectMode {
     List,
     Content,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
+pub(crate) enum Position {
     Prepend,
     Append,
 }
 
 /// Destination and interpretation of a step's stdout.
 #[derive(Clone, Debug, Default)]
-pub struct Output {
+pub(crate) struct Output {
     pub file: Option<Template>,
     pub capture: CaptureMode,
     pub allow_parse_error: bool,
@@ -766,7 +765,7 @@ pub struct Output {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CaptureMode {
+pub(crate) enum CaptureMode {
     #[default]
     Text,
     Lines,
@@ -777,7 +776,7 @@ pub enum CaptureMode {
 
 /// An assertion on parsed JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Require {
+pub(crate) struct Require {
     pub pointer: String,
     pub exists: bool,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
@@ -787,14 +786,14 @@ pub struct Require {
 }
 
 /// Reads a field that is present, including `null`, which is a value to compare with.
-pub fn present<'de, D: serde::Deserializer<'de>>(
+pub(crate) fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retries {
+pub(crate) struct Retries {
     pub max: u32,
     pub delay_ms: Option<u64>,
     pub which: Which,
@@ -802,7 +801,7 @@ pub struct Retries {
 
 /// The failures that are retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Which {
+pub(crate) enum Which {
     /// By exit code: an API error or a timeout.
     #[default]
     ByCode,
@@ -814,7 +813,7 @@ pub enum Which {
 
 /// `goto` targets after a step.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Handlers {
+pub(crate) struct Handlers {
     pub success: Option<Target>,
     pub failure: Option<Target>,
     pub always: Option<Target>,
@@ -822,7 +821,7 @@ pub struct Handlers {
 
 /// A resolved `goto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// Leave `out` loops, then continue with that step of the enclosing block.
     Step { out: usize, step: usize },
     /// End the run.
@@ -831,7 +830,7 @@ pub enum Target {
 
 /// A CLI template that answers prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Provider {
+pub(crate) struct Provider {
     pub command: Vec<Arg>,
     pub input: InputMode,
     pub defaults: BTreeMap<String, Param>,
@@ -852,17 +851,17 @@ pub struct Provider {
 
 impl Provider {
     /// Returns every template of the command.
-    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+    pub(crate) fn templates(&self) -> impl Iterator<Item = &Template> {
         self.command.iter().flat_map(Arg::templates)
     }
 
     /// Returns the root names of the holes in its command: parameters and other variables.
-    pub fn places(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = &str> {
         self.templates().flat_map(Template::holes).map(|hole| hole.root())
     }
 
     /// Returns the program's name, or `None` if it depends on a variable.
-    pub fn program(&self) -> Option<&str> {
+    pub(crate) fn program(&self) -> Option<&str> {
         match self.command.first()? {
             Arg::One(template) => template.literal(),
             Arg::Group(_) => None,
@@ -872,14 +871,14 @@ impl Provider {
 
 /// A part of a provider's command.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Arg {
+pub(crate) enum Arg {
     One(Template),
     /// Arguments that are omitted together if a parameter in them has no value.
     Group(Vec<Template>),
 }
 
 impl Arg {
-    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+    pub(crate) fn templates(&self) -> impl Iterator<Item = &Template> {
         match self {
             Arg::One(template) => std::slice::from_ref(template).iter(),
             Arg::Group(templates) => templates.iter(),
@@ -888,7 +887,7 @@ impl Arg {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InputMode {
+pub(crate) enum InputMode {
     #[default]
     Argv,
     Stdin,
@@ -896,7 +895,7 @@ pub enum InputMode {
 
 impl Param {
     /// Fills every hole, or returns all holes that have no value.
-    pub fn render(&self, scope: &dyn Scope) -> Result<Value, Vec<Missing>> {
+    pub(crate) fn render(&self, scope: &dyn Scope) -> Result<Value, Vec<Missing>> {
         let mut missing = Vec::new();
         let value = self.fill(scope, &mut missing);
         if missing.is_empty() { Ok(value) } else { Err(missing) }

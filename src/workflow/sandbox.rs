@@ -19,7 +19,7 @@ use crate::yaml::{Node, Value};
 
 /// Restrictions on a child process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sandbox {
+pub(crate) struct Sandbox {
     #[serde(default)]
     pub level: Level,
     /// Additional paths that it may write to; `~` is the home of the user that starts it.
@@ -45,11 +45,11 @@ impl Default for Sandbox {
 
 impl Sandbox {
     /// Returns true if the sandbox restricts anything.
-    pub fn limits(&self) -> bool {
+    pub(crate) fn limits(&self) -> bool {
         self.limits_files() || !self.network
     }
 
-    pub fn limits_files(&self) -> bool {
+    pub(crate) fn limits_files(&self) -> bool {
         self.level != Level::None || self.read.is_some()
     }
 }
@@ -57,7 +57,7 @@ impl Sandbox {
 /// The places that a child process may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
+pub(crate) enum Level {
     /// Everywhere that its user may.
     #[default]
     None,

@@ -20,14 +20,14 @@ use crate::yaml::problem::{Place, Problem, in_order};
 use crate::yaml::{self, Node, Value};
 
 /// The inbox of the coordinator. No agent can have this name.
-pub const COORDINATOR: &str = "coordinator";
+pub(crate) const COORDINATOR: &str = "coordinator";
 
 /// Settings have no version; they support the first version of the `steps:` dialect.
 const VERSION: Version = Version::V1_1;
 
 /// The contents of one settings file.
 #[derive(Debug, Default)]
-pub struct ConfigLayer {
+pub(crate) struct ConfigLayer {
     pub providers: BTreeMap<String, Provider>,
     /// Changes to existing providers.
     pub changed: BTreeMap<String, ProviderLayer>,
@@ -61,7 +61,7 @@ pub struct ConfigLayer {
 
 /// The changes of one file to a provider whose command it does not set.
 #[derive(Debug)]
-pub struct ProviderLayer {
+pub(crate) struct ProviderLayer {
     pub place: Place,
     /// The values that the file sets; all other fields are defaults.
     said: Provider,
@@ -73,7 +73,7 @@ pub struct ProviderLayer {
 impl ProviderLayer {
     /// Applies the changes to a provider: parameters and variables one by one, every other field as
     /// a whole.
-    pub fn lay_over(self, provider: &mut Provider) {
+    pub(crate) fn lay_over(self, provider: &mut Provider) {
         let ProviderLayer { said, env_pass, writes, .. } = self;
         provider.defaults.extend(said.defaults);
         for (name, value) in said.env {
@@ -93,7 +93,7 @@ impl ProviderLayer {
 
 /// The settings of one file for bead worktrees.
 #[derive(Clone, Debug, Default)]
-pub struct TreeLayer {
+pub(crate) struct TreeLayer {
     /// Branch from which they are created.
     pub base_branch: Option<String>,
     /// Commands that must succeed in a merged tree, and the timeout of each.
@@ -110,7 +110,7 @@ pub struct TreeLayer {
 /// A state of a run that triggers a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Occasion {
+pub(crate) enum Occasion {
     /// The run asks a person.
     Paused,
     Failed,
@@ -121,7 +121,7 @@ pub enum Occasion {
 }
 
 impl Occasion {
-    pub const ALL: [Occasion; 5] = [
+    pub(crate) const ALL: [Occasion; 5] = [
         Occasion::Paused,
         Occasion::Failed,
         Occasion::Blocked,
@@ -129,7 +129,7 @@ impl Occasion {
         Occasion::Cancelled,
     ];
 
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Occasion::Paused => "paused",
             Occasion::Failed => "failed",
@@ -139,14 +139,14 @@ impl Occasion {
         }
     }
 
-    pub fn is_bad(self) -> bool {
+    pub(crate) fn is_bad(self) -> bool {
         matches!(self, Occasion::Failed | Occasion::Blocked)
     }
 }
 
 /// The notification settings of one file.
 #[derive(Debug, Default)]
-pub struct NotifyLayer {
+pub(crate) struct NotifyLayer {
     pub on: Option<Vec<Occasion>>,
     pub command: Option<Vec<String>>,
     pub webhook: Option<String>,
@@ -155,7 +155,7 @@ pub struct NotifyLayer {
 
 /// The settings of one file for an agent.
 #[derive(Debug)]
-pub struct AgentLayer {
+pub(crate) struct AgentLayer {
     pub place: Place,
     pub provider: Option<String>,
     pub model: Option<String>,
@@ -171,7 +171,7 @@ pub struct AgentLayer {
 
 /// The queue settings of one file.
 #[derive(Debug, Default)]
-pub struct QueueLayer {
+pub(crate) struct QueueLayer {
     pub place: Option<Place>,
     pub beat: Option<Duration>,
     pub lease: Option<Duration>,
@@ -187,7 +187,7 @@ pub struct QueueLayer {
 }
 
 /// Reads a settings file. Returns all problems if any of them is an error.
-pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
+pub(crate) fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
     if matches!(document.value, Value::Null) {
         return Ok(ConfigLayer::default());
@@ -358,7 +358,7 @@ fn agents(findings: &Findings, node: &Node) -> BTreeMap<String, AgentLayer> {
 }
 
 /// Returns why `name` cannot name an agent, or `None` if it can.
-pub fn agent_fault(name: &str) -> Option<&'static str> {
+pub(crate) fn agent_fault(name: &str) -> Option<&'static str> {
     let taken = name.eq_ignore_ascii_case(COORDINATOR);
     let reserved = "its inbox is where workflows are submitted";
     name_fault(name).or_else(|| taken.then_some(reserved))

@@ -13,13 +13,14 @@ use crate::yaml::problem::{Place, Problem};
 use crate::yaml::{Node, Value};
 
 /// Names with a fixed meaning in spells, which no step can have.
-pub const RESERVED: [&str; 7] = ["attempt", "bead", "loop", "previous", "step", "task", "workflow"];
+pub(super) const RESERVED: [&str; 7] =
+    ["attempt", "bead", "loop", "previous", "step", "task", "workflow"];
 
 /// The fields that accompany `spell`.
-pub const BESIDE: [&str; 3] = ["input", "contract", "system_prompt"];
+pub(super) const BESIDE: [&str; 3] = ["input", "contract", "system_prompt"];
 
 /// Reads a spell and the options of its use.
-pub fn read(fields: &Fields, contract: bool, repair: bool) -> Option<SpellUse> {
+pub(super) fn read(fields: &Fields, contract: bool, repair: bool) -> Option<SpellUse> {
     let source = source(fields);
     let input = input(fields);
     let system_prompt = system_prompt(fields);
@@ -62,7 +63,7 @@ fn is_name(fields: &Fields, text: &str, node: &Node) -> bool {
 
 /// Returns true if the `spell` of a task is a valid spell, can name one, or is blank. Reports it
 /// otherwise.
-pub fn is_one(fields: &Fields, text: &str) -> bool {
+pub(super) fn is_one(fields: &Fields, text: &str) -> bool {
     let Some(node) = fields.get("spell") else { return false };
     match text.contains('\n') {
         true => parse(fields, "spell", text, node).is_some(),
@@ -71,7 +72,7 @@ pub fn is_one(fields: &Fields, text: &str) -> bool {
 }
 
 /// Reads a text that is itself a spell.
-pub fn template(fields: &Fields, key: &str) -> Option<Spell> {
+pub(super) fn template(fields: &Fields, key: &str) -> Option<Spell> {
     let text = fields.text(key)?;
     parse(fields, key, text, fields.get(key)?)
 }
@@ -133,7 +134,7 @@ fn input_value(fields: &Fields, name: &str, node: &Node) -> SpellValue {
 }
 
 /// Returns true if a path in a spell can start with this name.
-pub fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     let first = name.chars().next();
     first.is_some_and(|c| c.is_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
@@ -165,7 +166,7 @@ fn system_prompt(fields: &Fields) -> SystemPromptUse {
 }
 
 /// Reports fields that have no effect without `spell`.
-pub fn tell_idle(fields: &Fields) {
+pub(super) fn tell_idle(fields: &Fields) {
     for key in BESIDE.iter().filter(|key| fields.get(key).is_some()) {
         let message = format!("`{key}` of {} has no effect without `spell`", fields.what);
         fields.findings.warn(fields.place_of_key(key), message);
@@ -173,12 +174,12 @@ pub fn tell_idle(fields: &Fields) {
 }
 
 /// Returns the name of a bead: text, or a number as it is written. A negative number is not a name.
-pub fn bead_name<'n>(findings: &Findings, node: &'n Node) -> Option<Cow<'n, str>> {
+pub(super) fn bead_name<'n>(findings: &Findings, node: &'n Node) -> Option<Cow<'n, str>> {
     findings.called(node).filter(|name| node.text().is_some() || !name.starts_with('-'))
 }
 
 /// Reads the bead of a step.
-pub fn bead(fields: &Fields) -> Option<StepBead> {
+pub(super) fn bead(fields: &Fields) -> Option<StepBead> {
     let isolation = fields.choice("isolation", &Isolation::ALL);
     let Some(node) = fields.get("bead") else {
         if isolation.is_some() {
@@ -205,7 +206,7 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
 /// Rejects an `output` that is also the name or the `output` of another step of this block or an
 /// enclosing one: spells would know two results by one name. Returns all names that the blocks
 /// inside may not use.
-pub fn outputs(
+pub(super) fn outputs(
     findings: &Findings,
     nodes: &[Node],
     name_of: fn(&Node) -> Option<&str>,
@@ -234,7 +235,7 @@ pub fn outputs(
 }
 
 /// Reads the second name of a step's result.
-pub fn alias(fields: &Fields) -> Option<String> {
+pub(super) fn alias(fields: &Fields) -> Option<String> {
     let text = fields.text("output")?;
     let place = fields.get("output")?.place;
     if !is_variable(text) {

@@ -9,7 +9,7 @@ use crate::git::Git;
 
 /// The step whose work a checkpoint saves.
 #[derive(Clone, Debug)]
-pub struct Why<'a> {
+pub(crate) struct Why<'a> {
     pub run: Option<&'a str>,
     pub step: &'a str,
     pub attempt: Attempt,
@@ -17,7 +17,7 @@ pub struct Why<'a> {
 
 /// The result of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// The commit, or `None` if there were no changes.
     pub commit: Option<String>,
     pub files: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Checkpoint {
 
 impl Trees {
     /// Commits the content of the worktree, without ignored files.
-    pub fn checkpoint(&self, id: &BeadId, why: &Why) -> Result<Checkpoint, TreeError> {
+    pub(crate) fn checkpoint(&self, id: &BeadId, why: &Why) -> Result<Checkpoint, TreeError> {
         let tree = self.verify(id)?;
         self.checkpoint_verified(&tree, why)
     }

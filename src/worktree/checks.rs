@@ -10,7 +10,7 @@ use crate::git::NOT_INHERITED;
 
 /// Checks and their execution settings.
 #[derive(Clone, Copy, Default)]
-pub struct Checks<'a> {
+pub(crate) struct Checks<'a> {
     /// Shell commands, in order.
     pub commands: &'a [String],
     /// Timeout of each command.

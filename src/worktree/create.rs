@@ -15,7 +15,7 @@ use crate::git::{Git, GitError, Lock};
 
 /// The way in which a worktree was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// New, from its base.
     Made,
     /// It existed and is used with its current content.
@@ -28,7 +28,7 @@ pub enum Way {
 
 /// A worktree that is ready for use.
 #[derive(Clone, Debug)]
-pub struct Created {
+pub(crate) struct Created {
     pub tree: Worktree,
     pub way: Way,
     /// Uncommitted files: a step was interrupted there.
@@ -50,13 +50,13 @@ struct Start {
 
 impl Trees {
     /// Creates the worktree of a bead, or adopts the existing one.
-    pub fn create(&self, id: &BeadId, base: Option<&str>) -> Result<Created, TreeError> {
+    pub(crate) fn create(&self, id: &BeadId, base: Option<&str>) -> Result<Created, TreeError> {
         self.create_after(id, base, &Expects::default())
     }
 
     /// Does the same, to continue earlier work. Returns an error and creates nothing if that work
     /// is not available.
-    pub fn create_after(
+    pub(crate) fn create_after(
         &self,
         id: &BeadId,
         base: Option<&str>,
@@ -159,7 +159,12 @@ impl Trees {
 
     /// Checks, before anything is started, that work on a bead can start at a branch: the branch
     /// exists, and, if `insists` is set, an existing worktree started at it.
-    pub fn may_begin_at(&self, id: &BeadId, base: &str, insists: bool) -> Result<(), TreeError> {
+    pub(crate) fn may_begin_at(
+        &self,
+        id: &BeadId,
+        base: &str,
+        insists: bool,
+    ) -> Result<(), TreeError> {
         if let Some(record) = self.record(id)? {
             let began = &record.base_branch;
             return match insists && began != base && self.is_branch(began)? {

@@ -8,7 +8,7 @@ use crate::git::repo::RepoError;
 use crate::git::{GitError, LockError};
 
 #[derive(Debug, thiserror::Error)]
-pub enum TreeError {
+pub(crate) enum TreeError {
     #[error(transparent)]
     Git(GitError),
     #[error(transparent)]
@@ -41,7 +41,7 @@ fn after(waited: &Duration) -> String {
 }
 
 impl TreeError {
-    pub fn found(what: impl Into<String>, cure: impl Into<String>) -> TreeError {
+    pub(crate) fn found(what: impl Into<String>, cure: impl Into<String>) -> TreeError {
         TreeError::Found { what: what.into(), cure: cure.into() }
     }
 
@@ -50,7 +50,7 @@ impl TreeError {
     }
 
     /// Returns a hint for the user on how to continue.
-    pub fn cure(&self) -> Option<String> {
+    pub(crate) fn cure(&self) -> Option<String> {
         match self {
             TreeError::Git(GitError::NotThere | GitError::TooOld { .. }) => {
                 Some("worktrees need git 2.36 or newer; install it".into())
@@ -70,7 +70,7 @@ impl TreeError {
     }
 
     /// Returns the exit code of a program that stops with this error.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             TreeError::Git(GitError::NotThere) => 127,
             TreeError::NoRepo { .. } => 2,

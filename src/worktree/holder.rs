@@ -28,7 +28,7 @@ use crate::git::lock::owners;
 
 /// A request for a worktree.
 #[derive(Clone, Debug)]
-pub struct Wants<'a> {
+pub(crate) struct Wants<'a> {
     pub run: Option<&'a str>,
     pub step: &'a str,
     pub attempt: Attempt,
@@ -41,7 +41,7 @@ pub struct Wants<'a> {
 
 impl<'a> Wants<'a> {
     /// Returns the request of a user, outside any run.
-    pub fn by_hand(step: &'a str) -> Wants<'a> {
+    pub(crate) fn by_hand(step: &'a str) -> Wants<'a> {
         Wants { run: None, step, attempt: 1, mark: None, lease: Duration::ZERO }
     }
 }
@@ -64,7 +64,7 @@ fn name(
 
 /// The holder of a worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
+pub(crate) struct Holder {
     /// Unique token of this hold.
     pub word: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,13 +90,13 @@ impl std::fmt::Display for Holder {
 
 /// Returns true if a holder's process runs. A process that is not visible from here counts as
 /// running.
-pub fn lives(holder: &Holder) -> bool {
+pub(crate) fn lives(holder: &Holder) -> bool {
     !holder.process.is_beside(&Process::this()) || holder.process.lives_here()
 }
 
 /// A hold on a worktree, released when dropped.
 #[derive(Debug)]
-pub struct Hold {
+pub(crate) struct Hold {
     trees: Trees,
     pub id: BeadId,
     pub holder: Holder,
@@ -113,7 +113,7 @@ impl Trees {
 
     /// Takes a worktree, also from a dead holder. Returns [`TreeError::Held`] if the holder is
     /// alive.
-    pub fn hold(&self, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
+    pub(crate) fn hold(&self, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
         loop {
             // A liveness check can take long, so it runs without the lock.
             let seen = self.holder(id)?;
@@ -149,7 +149,7 @@ impl Trees {
 
     /// Ends the processes that a dead holder left, for a caller that does not take the worktree.
     /// Returns the holder if it is alive.
-    pub fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
+    pub(crate) fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
         match self.holder(id)? {
             Some(holder) if !self.is_alive(&holder)? => {
                 self.hold(id, &Wants::by_hand("add")).map(|_| None)
@@ -191,7 +191,7 @@ impl Trees {
     }
 
     /// Returns the holder of a worktree, dead or alive.
-    pub fn holder(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
+    pub(crate) fn holder(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
         let path = self.holder_path(id);
         match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
@@ -217,7 +217,7 @@ fn end_what_it_left(dead: &Holder) {
 
 impl Hold {
     /// Returns an error if another process took the worktree because it considered this one dead.
-    pub fn still_holds(&self) -> Result<(), TreeError> {
+    pub(crate) fn still_holds(&self) -> Result<(), TreeError> {
         let Hold { trees, id, holder, .. } = self;
         match trees.holder(id)? {
             Some(there) if there.word == holder.word => Ok(()),
@@ -231,7 +231,7 @@ impl Hold {
     /// Removes the index lock that a killed `git` left, for example one that was killed with an
     /// agent. A holder with no running child processes knows that the lock is unused, provided that
     /// no `git` of another process works there.
-    pub fn clear_lock(&self) -> Result<(), TreeError> {
+    pub(crate) fn clear_lock(&self) -> Result<(), TreeError> {
         let path = self.trees.path(&self.id);
         if self.from_afar || !path.is_dir() || self.trees.linked(&self.id).is_err() {
             return Ok(());

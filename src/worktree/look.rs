@@ -14,7 +14,7 @@ use crate::git::{Git, Lock};
 
 /// A worktree that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worktree {
+pub(crate) struct Worktree {
     pub id: BeadId,
     pub path: PathBuf,
     /// The directory in it that corresponds to the workspace: the worktree itself, unless the
@@ -29,7 +29,7 @@ pub struct Worktree {
 }
 
 impl Worktree {
-    pub fn git(&self) -> Git {
+    pub(crate) fn git(&self) -> Git {
         Git::at(&self.path)
     }
 }
@@ -213,7 +213,7 @@ impl Trees {
 
     /// Checks that a worktree is registered, complete and on its branch, with no git operation in
     /// progress, before a step may use it. The error describes what was found instead.
-    pub fn verify(&self, id: &BeadId) -> Result<Worktree, TreeError> {
+    pub(crate) fn verify(&self, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("verifying worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         self.verified(id, &found)
@@ -222,7 +222,7 @@ impl Trees {
     /// Checks that a worktree still belongs to its repository, before git runs in it: a process
     /// that works there may have pointed it at another repository, whose settings git would
     /// execute.
-    pub fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
+    pub(crate) fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
         let path = self.path(id);
         if !path.is_dir() {
             return Err(self.lost_directory(id));
@@ -445,7 +445,7 @@ impl Trees {
     }
 
     /// Returns the files of a worktree that differ from its last commit, without ignored files.
-    pub fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+    pub(crate) fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         let (git, _index) = self.seeing(git)?;
         let all = ["--untracked-files=all", "--ignore-submodules=none", "--no-renames"];
         let lines = git.names(&[&["status", "--porcelain", "-z"], &all[..]].concat())?;

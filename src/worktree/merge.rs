@@ -34,7 +34,7 @@ const PREFIX: &str = ".merge-";
 
 /// A merge request.
 #[derive(Clone, Copy)]
-pub struct Merge<'a> {
+pub(crate) struct Merge<'a> {
     pub id: &'a BeadId,
     /// The bead's title, for the commit message.
     pub title: Option<&'a str>,
@@ -47,7 +47,7 @@ pub struct Merge<'a> {
 
 /// The outcome of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Merged {
+pub(crate) enum Merged {
     /// The base is now at this commit.
     Done {
         commit: String,
@@ -65,7 +65,7 @@ pub enum Merged {
 
 /// The reason why a branch cannot be merged. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Block {
+pub(crate) enum Block {
     #[error("it conflicts with `{base}` in {}", some(files))]
     Conflicts { base: String, files: Vec<String> },
     #[error("the check `{command}` failed with exit code {code}: {said}")]
@@ -88,7 +88,7 @@ pub enum Block {
 
 impl Block {
     /// Returns a hint for the user on how to continue.
-    pub fn cure(&self, id: &BeadId) -> String {
+    pub(crate) fn cure(&self, id: &BeadId) -> String {
         match self {
             Block::Conflicts { base, .. } => {
                 format!("merge `{base}` into `{}` in its worktree, and try again", short_branch(id))
@@ -101,7 +101,7 @@ impl Block {
     }
 
     /// Returns the exit code of a program that stops with this result.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Block::Held { .. } => 5,
             _ => 1,
@@ -133,7 +133,7 @@ struct Round<'a> {
 impl Trees {
     /// Waits for its turn in the merge queue, then merges a branch into its base. A caller that
     /// already holds the worktree passes its hold.
-    pub fn merge(
+    pub(crate) fn merge(
         &self,
         order: &Merge,
         hold: Option<&Hold>,

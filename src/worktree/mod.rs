@@ -40,31 +40,31 @@ use crate::base::ids::BeadId;
 use crate::exec::Stop;
 use crate::git::{Git, Repo, lock};
 
-pub use crate::worktree::remote_sync::{After, Expects};
-pub use checkpoint::{Checkpoint, Why};
-pub use checks::Checks;
-pub use create::{Created, Way};
-pub use error::TreeError;
-pub use holder::{Hold, Holder, Wants, lives};
-pub use look::Worktree;
-pub use merge::{Block, Merge, Merged};
-pub use record::Record;
-pub use remove::{Loss, Removed};
-pub use review::Review;
-pub use save::{Saved, Scope};
-pub use view::{Fate, View};
-pub use wait::{Patience, Waiter};
+pub(crate) use crate::worktree::remote_sync::{After, Expects};
+pub(crate) use checkpoint::{Checkpoint, Why};
+pub(crate) use checks::Checks;
+pub(crate) use create::{Created, Way};
+pub(crate) use error::TreeError;
+pub(crate) use holder::{Hold, Holder, Wants, lives};
+pub(crate) use look::Worktree;
+pub(crate) use merge::{Block, Merge, Merged};
+pub(crate) use record::Record;
+pub(crate) use remove::{Loss, Removed};
+pub(crate) use review::Review;
+pub(crate) use save::{Saved, Scope};
+pub(crate) use view::{Fate, View};
+pub(crate) use wait::{Patience, Waiter};
 
 /// Directory of the worktrees in a workspace.
-pub const DIR: &str = ".coven/worktrees";
+pub(crate) const DIR: &str = ".coven/worktrees";
 /// Prefix of their branches.
-pub const BRANCHES: &str = "refs/heads/coven/";
+pub(crate) const BRANCHES: &str = "refs/heads/coven/";
 /// Prefix of the refs under which work is saved before a worktree is removed.
-pub const SAVED: &str = "refs/coven/saved/";
+pub(crate) const SAVED: &str = "refs/coven/saved/";
 
 /// The worktrees of a workspace.
 #[derive(Clone, Debug)]
-pub struct Trees {
+pub(crate) struct Trees {
     pub repo: Repo,
     /// Timeout of each request to the remote.
     remote_limit: Duration,
@@ -73,16 +73,16 @@ pub struct Trees {
 }
 
 /// Default timeout of a request to a remote.
-pub const REMOTE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const REMOTE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Trees {
-    pub fn open(workspace: &Path) -> Result<Trees, TreeError> {
+    pub(crate) fn open(workspace: &Path) -> Result<Trees, TreeError> {
         let repo = Repo::open(workspace)?;
         Ok(Trees { repo, remote_limit: REMOTE_TIMEOUT, stop: None })
     }
 
     /// Sets the timeout of requests to the remote, and the signal that aborts them.
-    pub fn patient(self, limit: Duration, stop: Option<&Stop>) -> Trees {
+    pub(crate) fn patient(self, limit: Duration, stop: Option<&Stop>) -> Trees {
         Trees { remote_limit: limit, stop: stop.cloned(), ..self }
     }
 
@@ -91,12 +91,12 @@ impl Trees {
         self.git().within(self.remote_limit).until(self.stop.clone())
     }
 
-    pub fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         self.repo.workspace.join(DIR)
     }
 
     /// Returns the path of a bead's worktree, which may not exist.
-    pub fn path(&self, id: &BeadId) -> PathBuf {
+    pub(crate) fn path(&self, id: &BeadId) -> PathBuf {
         self.dir().join(id.as_str())
     }
 
@@ -106,7 +106,7 @@ impl Trees {
     }
 
     /// Returns the git directory that all worktrees of the repository share.
-    pub fn common(&self) -> &Path {
+    pub(crate) fn common(&self) -> &Path {
         &self.repo.common
     }
 
@@ -125,12 +125,12 @@ impl Trees {
 }
 
 /// Returns the short name of a bead's branch, as users write it.
-pub fn short_branch(id: &BeadId) -> String {
+pub(crate) fn short_branch(id: &BeadId) -> String {
     format!("coven/{id}")
 }
 
 /// Returns the full ref name of a bead's branch.
-pub fn branch(id: &BeadId) -> String {
+pub(crate) fn branch(id: &BeadId) -> String {
     format!("{BRANCHES}{id}")
 }
 

@@ -13,7 +13,7 @@ use crate::disk::{self, RealDisk};
 
 /// A worktree's record. It outlives the worktree's directory and is removed with its branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub(crate) struct Record {
     pub schema: String,
     pub id: BeadId,
     pub path: PathBuf,
@@ -30,7 +30,7 @@ pub struct Record {
 
 const SCHEMA: &str = "worktree/v1";
 /// Name of the record file.
-pub const RECORD: &str = "record.json";
+pub(super) const RECORD: &str = "record.json";
 
 impl Trees {
     /// Writes the record of a worktree that does not exist yet, with `ready` unset.

@@ -13,7 +13,7 @@ use crate::git::{Git, GitError};
 
 /// The work that a branch must contain before a step continues on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expects {
+pub(crate) struct Expects {
     pub after: Vec<After>,
     /// True if bead branches are shared through the remote, so that the remote is checked each
     /// time.
@@ -22,7 +22,7 @@ pub struct Expects {
 
 /// Earlier work that a step depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct After {
+pub(crate) struct After {
     /// The tip of the branch after that work.
     pub commit: String,
     /// The step or task that did it.
@@ -72,7 +72,7 @@ impl Trees {
 
     /// Brings an existing local branch of a bead up to date with the work of other clones. The
     /// caller must hold the worktree. Returns warnings.
-    pub fn follow(&self, id: &BeadId, expects: &Expects) -> Result<Vec<String>, TreeError> {
+    pub(crate) fn follow(&self, id: &BeadId, expects: &Expects) -> Result<Vec<String>, TreeError> {
         let (git, whole, name) = (self.git(), branch(id), short_branch(id));
         let Some(tip) = git.commit(&whole)? else { return Ok(Vec::new()) };
         let has = self.has(&[&tip], expects)?;
@@ -114,7 +114,7 @@ impl Trees {
     ///
     /// Returns the base branch if the branch moved. Does nothing if the branch has no work of its
     /// own, or if the worktree has uncommitted changes.
-    pub fn refresh(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
+    pub(crate) fn refresh(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
         let git = self.git();
         let (Some(record), Some(tip)) = (self.record(id)?, git.commit(&branch(id))?) else {
             return Ok(None);
@@ -142,7 +142,7 @@ impl Trees {
 
     /// Makes the branch of a bead available locally, with all expected work, for a caller that does
     /// not work in it. A caller that already holds the worktree passes its hold.
-    pub fn bring(
+    pub(crate) fn bring(
         &self,
         id: &BeadId,
         base: Option<&str>,
@@ -256,7 +256,7 @@ impl Trees {
 
     /// Returns true if the remote, at its last known state, has the branch of a bead with work that
     /// is not in its base.
-    pub fn is_on_remote(&self, id: &BeadId) -> Result<bool, TreeError> {
+    pub(crate) fn is_on_remote(&self, id: &BeadId) -> Result<bool, TreeError> {
         let git = self.git();
         let Some(theirs) = git.commit(&repo::of_remote(&short_branch(id)))? else {
             return Ok(false);
@@ -271,7 +271,7 @@ impl Trees {
     }
 
     /// Pushes a branch to the remote, so that other clones can continue the work.
-    pub fn push(&self, id: &BeadId) -> Result<(), TreeError> {
+    pub(crate) fn push(&self, id: &BeadId) -> Result<(), TreeError> {
         if !self.repo.has_remote()? {
             return Err(TreeError::found(
                 format!("there is no remote `{REMOTE}` to push `{}` to", short_branch(id)),

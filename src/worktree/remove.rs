@@ -17,7 +17,7 @@ use crate::git::{Git, Lock};
 
 /// The work that would be lost with a worktree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loss {
+pub(crate) struct Loss {
     /// Files that no commit has in their current form.
     pub dirty: Vec<String>,
     /// Number of commits that its branch or its HEAD has and the base does not.
@@ -35,12 +35,12 @@ pub struct Loss {
 
 impl Loss {
     /// Returns true if the worktree contains no work.
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.dirty.is_empty() && self.commits == 0 && self.under_way.is_none()
     }
 
     /// Describes the loss for messages.
-    pub fn tell(&self) -> String {
+    pub(crate) fn tell(&self) -> String {
         let mut parts = Vec::new();
         if !self.dirty.is_empty() {
             let count = self.dirty.len();
@@ -67,7 +67,7 @@ pub(super) fn some(names: &[String]) -> String {
 
 /// The result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
+pub(crate) struct Removed {
     /// The ref under which the content, or the otherwise unreachable commits, are saved.
     pub saved: Option<String>,
     /// True if the ref has the whole content, false if it has only commits that the branch had
@@ -80,7 +80,7 @@ pub struct Removed {
 impl Trees {
     /// Removes a worktree and its branch. If work would be lost, returns an error, or, with
     /// `force`, saves it first.
-    pub fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
+    pub(crate) fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
         // From here on, no other process can take it, and the processes of a dead holder have
         // ended.
         let _held = self.hold(id, &Wants::by_hand("rm"))?;
@@ -89,7 +89,7 @@ impl Trees {
 
     /// Removes a merged worktree and its branch, for the process that holds it. Refuses a worktree
     /// with anything that the base does not have.
-    pub fn remove_merged(&self, id: &BeadId, hold: &Hold) -> Result<Removed, TreeError> {
+    pub(crate) fn remove_merged(&self, id: &BeadId, hold: &Hold) -> Result<Removed, TreeError> {
         hold.still_holds()?;
         self.remove_held(id, None)
     }

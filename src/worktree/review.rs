@@ -13,7 +13,7 @@ use crate::git::repo::git_dir;
 
 /// A diff to be reviewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Review {
+pub(crate) struct Review {
     pub text: Vec<u8>,
     /// SHA-256 of the text, in hexadecimal.
     pub hash: String,
@@ -50,7 +50,7 @@ const DIFF: [&str; 19] = [
 
 impl Trees {
     /// Returns the diff of the current content of a worktree.
-    pub fn review(&self, id: &BeadId) -> Result<Review, TreeError> {
+    pub(crate) fn review(&self, id: &BeadId) -> Result<Review, TreeError> {
         let lock = self.repo.lock(&format!("reviewing worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         drop(lock);

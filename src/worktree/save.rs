@@ -17,14 +17,14 @@ use crate::git::{Git, Lock};
 
 /// `All` also saves ignored files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     Work,
     All,
 }
 
 /// A saved worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub(crate) struct Saved {
     pub id: BeadId,
     /// Unique among saves of the same id; contains the time.
     pub stamp: String,
@@ -119,7 +119,7 @@ impl Trees {
     }
 
     /// Returns all saved worktrees, the latest first within each id.
-    pub fn saved(&self) -> Result<Vec<Saved>, TreeError> {
+    pub(crate) fn saved(&self) -> Result<Vec<Saved>, TreeError> {
         let format = "--format=%(refname) %(objectname) %(subject)";
         let list = self.git().bytes(&["for-each-ref", "--sort=-refname", format, SAVED])?;
         let list = String::from_utf8_lossy(&list).into_owned();
@@ -139,7 +139,7 @@ impl Trees {
     }
 
     /// Creates a worktree from a saved one. The ref stays.
-    pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
+    pub(crate) fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
         let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {

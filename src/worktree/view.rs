@@ -14,7 +14,7 @@ use crate::git::{Git, Lock};
 
 /// One bead's worktree, which may exist only in part.
 #[derive(Clone, Debug)]
-pub struct View {
+pub(crate) struct View {
     pub id: BeadId,
     pub path: PathBuf,
     pub branch: String,
@@ -48,7 +48,7 @@ pub struct View {
 
 /// The outcome of a removal without force, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     Goes(String),
     Stays(String),
 }
@@ -56,7 +56,7 @@ pub enum Fate {
 impl View {
     /// Returns the outcome of a removal without force. `remove` applies the same rules, but also
     /// removes some worktrees with a problem.
-    pub fn fate(&self) -> Fate {
+    pub(crate) fn fate(&self) -> Fate {
         let loss = match (&self.problem, &self.loss) {
             // If only the branch is left, the directory's content is lost already.
             (Some((problem, _)), _) if !self.branch_alone => return Fate::Stays(problem.clone()),
@@ -84,7 +84,7 @@ impl View {
     }
 
     /// Returns true if no work was done in it yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.merged && self.head == self.base_commit
     }
 }
@@ -96,7 +96,7 @@ fn told(error: &TreeError) -> (String, String) {
 
 impl Trees {
     /// Returns all worktrees and all branches of beads, by id.
-    pub fn views(&self) -> Result<Vec<View>, TreeError> {
+    pub(crate) fn views(&self) -> Result<Vec<View>, TreeError> {
         let lock = self.repo.lock("listing worktrees")?;
         let saved = self.saved()?;
         let ids = self.ids(&lock)?;

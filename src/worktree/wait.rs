@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// The terms on which a caller waits.
 #[derive(Clone, Copy)]
-pub struct Patience<'a> {
+pub(crate) struct Patience<'a> {
     /// Timeout.
     pub wait: Duration,
     pub stop: &'a Stop,
@@ -37,7 +37,7 @@ pub struct Patience<'a> {
 
 /// A step that waits for a worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiter {
+pub(crate) struct Waiter {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     pub step: String,
@@ -52,7 +52,7 @@ impl Trees {
 
     /// Waits until no other process holds a worktree, then takes it. Returns [`TreeError::Held`] on
     /// timeout.
-    pub fn wait_for(
+    pub(crate) fn wait_for(
         &self,
         id: &BeadId,
         wants: &Wants,
@@ -91,7 +91,7 @@ impl Trees {
 
     /// Returns true if a holder is alive. Watches a holder on another machine until it sends a
     /// heartbeat or its lease expires.
-    pub fn is_alive(&self, holder: &Holder) -> Result<bool, TreeError> {
+    pub(crate) fn is_alive(&self, holder: &Holder) -> Result<bool, TreeError> {
         let beat = || fs::read(owners(&self.repo.home()).join(&holder.word)).ok();
         let (first, began) = (beat(), Instant::now());
         let (mut sight, mut told) = (Sight::default(), false);
@@ -140,7 +140,7 @@ impl Trees {
 
     /// Returns the process that a waiter waits for, or `None` if the waiter is not in the queue.
     /// Only reads: it declares no process dead and takes no lock.
-    pub fn waits_for(&self, id: &BeadId, waiter: &Waiter) -> Option<String> {
+    pub(crate) fn waits_for(&self, id: &BeadId, waiter: &Waiter) -> Option<String> {
         let drawn = self.numbers_in(&self.line(id)).ok()?;
         let is = |path: &PathBuf| {
             let bytes = fs::read(path).unwrap_or_default();

@@ -5,7 +5,7 @@ use super::problem::{Place, Problem};
 use super::unclosed::{Open, begins_text, indent};
 
 /// Builds a problem from the parser's message and the place that it names.
-pub fn explain(message: &str, place: Option<Place>, lines: &[&str]) -> Problem {
+pub(crate) fn explain(message: &str, place: Option<Place>, lines: &[&str]) -> Problem {
     let message = first_line(message);
     let place = place.unwrap_or(Place { line: 1, column: 1, len: 1 });
     let place = Place { line: place.line.max(1), column: place.column.max(1), ..place };

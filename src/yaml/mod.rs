@@ -6,7 +6,7 @@
 pub(crate) mod fault;
 #[cfg(test)]
 pub(crate) mod fault_tests;
-pub mod problem;
+pub(crate) mod problem;
 pub(crate) mod scalar;
 pub(crate) mod unclosed;
 
@@ -21,13 +21,13 @@ use problem::{Place, Problem};
 
 /// A value and its place.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(crate) struct Node {
     pub place: Place,
     pub value: Value,
 }
 
 #[derive(Clone, Debug)]
-pub enum Value {
+pub(crate) enum Value {
     Null,
     Bool(bool),
     Number(Number),
@@ -37,7 +37,7 @@ pub enum Value {
 }
 
 /// Parses a document. The parser stops at its first error, which is returned with its place.
-pub fn parse(text: &str) -> Result<Node, Problem> {
+pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let text = without_bom(text);
     let read = serde_saphyr::from_str_with_options::<Node>(text, options);
@@ -58,7 +58,7 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
 
 impl Node {
     /// Returns the kind of this value, in an author's terms.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    pub fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -102,7 +102,7 @@ impl Node {
     }
 
     /// Returns the value under `key`, or `None` if this is not a map or has no such key.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(pairs) => {
                 pairs.iter().find(|(k, _)| k.text() == Some(key)).map(|(_, value)| value)
@@ -112,7 +112,7 @@ impl Node {
     }
 
     /// Returns the same value as JSON. Keys that are not text become their text form.
-    pub fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         match &self.value {
             Value::Null => Json::Null,
             Value::Bool(b) => Json::Bool(*b),
@@ -226,7 +226,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 }
 
 /// Strips the byte order mark that some editors write before a text.
-pub fn without_bom(text: &str) -> &str {
+pub(crate) fn without_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 

@@ -8,21 +8,21 @@ use crate::template::spell::Fault;
 
 /// A place in the author's text. Lines and columns count from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub(crate) struct Place {
     pub line: usize,
     pub column: usize,
     pub len: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
+pub(crate) enum Severity {
     Error,
     Warning,
 }
 
 /// One problem, worded as a fragment that follows `error: `.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub severity: Severity,
     pub message: String,
     pub place: Option<Place>,
@@ -37,7 +37,7 @@ pub struct Problem {
 
 /// A position within a text that is a value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inside {
+pub(crate) struct Inside {
     value: Arc<str>,
     /// Byte offset, and length in characters.
     at: usize,
@@ -46,14 +46,14 @@ pub struct Inside {
 
 /// The position of a problem: a value of the file, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct At {
+pub(crate) struct At {
     place: Place,
     inside: Option<Inside>,
 }
 
 impl At {
     /// Returns a position `at` bytes into a text that starts at `place`, `len` characters long.
-    pub fn inside(place: Place, value: &Arc<str>, at: usize, len: usize) -> At {
+    pub(crate) fn inside(place: Place, value: &Arc<str>, at: usize, len: usize) -> At {
         At { place, inside: Some(Inside { value: value.clone(), at, len }) }
     }
 }
@@ -65,40 +65,40 @@ impl From<Place> for At {
 }
 
 impl Problem {
-    pub fn error(message: impl Into<String>) -> Self {
+    pub(crate) fn error(message: impl Into<String>) -> Self {
         let (severity, message) = (Severity::Error, message.into());
         let (place, hint, elsewhere, inside, lint) = (None, None, None, None, None);
         Problem { severity, message, place, hint, elsewhere, inside, lint }
     }
 
-    pub fn warning(message: impl Into<String>) -> Self {
+    pub(crate) fn warning(message: impl Into<String>) -> Self {
         Problem { severity: Severity::Warning, ..Problem::error(message) }
     }
 
     /// Returns the same problem as a warning.
-    pub fn as_warning(self) -> Self {
+    pub(crate) fn as_warning(self) -> Self {
         Problem { severity: Severity::Warning, ..self }
     }
 
-    pub fn at(self, at: impl Into<At>) -> Self {
+    pub(crate) fn at(self, at: impl Into<At>) -> Self {
         let At { place, inside } = at.into();
         Problem { place: Some(place), inside, ..self }
     }
 
-    pub fn hint(self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Problem { hint: Some(hint.into()), ..self }
     }
 
-    pub fn lint(self, id: &'static str) -> Self {
+    pub(crate) fn lint(self, id: &'static str) -> Self {
         Problem { lint: Some(id), ..self }
     }
 
-    pub fn is_error(&self) -> bool {
+    pub(crate) fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
     /// Formats the problem with its source line.
-    pub fn show(&self, file: &str, text: &str) -> String {
+    pub(crate) fn show(&self, file: &str, text: &str) -> String {
         let (file, text) = match &self.elsewhere {
             Some((file, text)) => (&**file, &**text),
             None => (file, text),
@@ -165,7 +165,7 @@ impl Problem {
 }
 
 /// Replaces positions within values by places in the whole text.
-pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+pub(crate) fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     if problems.iter().all(|problem| problem.inside.is_none()) {
         return problems;
     }
@@ -175,7 +175,7 @@ pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
 
 /// Does the same, then sorts errors before warnings and each by place: a position within a value
 /// may come after the value's own place.
-pub fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+pub(crate) fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let mut found = located(text, problems);
     found.sort_by_key(|problem| (!problem.is_error(), problem.place));
     found
@@ -207,7 +207,10 @@ fn printable(c: char) -> char {
 }
 
 /// Returns the candidate nearest to `word`, if one is near enough to have been meant.
-pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let length = word.chars().count();
     let limit = (length / 3).min(3);
     candidates

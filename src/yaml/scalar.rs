@@ -19,7 +19,13 @@ enum Style {
 }
 
 /// Returns the place of the `len` characters at byte offset `at` of a value that starts at `begin`.
-pub fn place(lines: &[&str], begin: Place, value: &str, at: usize, len: usize) -> Option<Place> {
+pub(crate) fn place(
+    lines: &[&str],
+    begin: Place,
+    value: &str,
+    at: usize,
+    len: usize,
+) -> Option<Place> {
     let styles = [Style::Bare, Style::Single, Style::Double];
     let found = styles.into_iter().find_map(|style| find(lines, begin, style, value, at));
     found.map(|(line, column)| Place { line, column, len: len.max(1) })

@@ -4,7 +4,7 @@ use super::problem::Place;
 
 /// The quotes and brackets that are open at a place.
 #[derive(Default)]
-pub struct Open {
+pub(crate) struct Open {
     /// Brackets, from the outside in.
     pub brackets: Vec<(char, Place)>,
     pub quote: Option<(char, Place)>,
@@ -14,7 +14,7 @@ pub struct Open {
 
 impl Open {
     /// Scans a text up to a place. The result is a best effort, because the text is not valid YAML.
-    pub fn before(lines: &[&str], end: Place) -> Open {
+    pub(crate) fn before(lines: &[&str], end: Place) -> Open {
         let mut open = Open::default();
         let mut text: Option<usize> = None;
         for (index, line) in lines.iter().enumerate().take(end.line) {
@@ -74,12 +74,12 @@ impl Open {
     }
 }
 
-pub fn indent(line: &str) -> usize {
+pub(crate) fn indent(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
 /// Returns true if a line starts a block text: `key: |`.
-pub fn begins_text(line: &str) -> bool {
+pub(crate) fn begins_text(line: &str) -> bool {
     let line = line.split(" #").next().unwrap_or(line).trim_end();
     let sign = line.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
     sign.ends_with(": |") || sign.ends_with(": >") || sign.ends_with("- |") || sign.ends_with("- >")

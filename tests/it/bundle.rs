@@ -42,7 +42,7 @@ echo '{"nested":"{\"api_key\":\"only-its-name-tells\"}"}'
 cat shaped.txt >&2
 "#;
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bundle: planted secrets are nowhere in it", planted),
         trial("bundle: odd files and wrong settings do not stop it", odd),

@@ -76,7 +76,7 @@ struct Outcome {
 }
 
 /// One trial for each case file below `root`, named by its path without the extension.
-pub fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
+pub(crate) fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
     let trial = |(name, file): (String, PathBuf)| {
         let bin = bin.to_path_buf();
         Trial::test(name, move || {
@@ -90,7 +90,7 @@ pub fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
 
 /// The same cases once more with `run --fleet` and workers in processes of their own. Those where
 /// that makes no sense are listed with the reason in `not-in-a-fleet.txt`.
-pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
+pub(crate) fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
     let list = read(&root.join("not-in-a-fleet.txt"));
     let left_out: HashSet<&str> =
         list.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
@@ -106,7 +106,7 @@ pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
     files.filter(|(name, _)| !left_out.contains(name.as_str())).map(trial).collect()
 }
 
-pub fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
+pub(crate) fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     collect(root, &mut files);
     files.sort();
@@ -157,7 +157,7 @@ fn parse(text: &str) -> Result<Case, String> {
 }
 
 /// Splits a case into its opening paragraph, under an empty name, and its sections.
-pub fn sections(text: &str) -> Vec<(String, String)> {
+pub(crate) fn sections(text: &str) -> Vec<(String, String)> {
     let mut sections = vec![(String::new(), String::new())];
     for line in text.lines() {
         match line.strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
@@ -503,7 +503,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// The checks of this module: cases about cases, run with a stand-in for the program.
-pub fn checks() -> Vec<Trial> {
+pub(crate) fn checks() -> Vec<Trial> {
     fn whole(text: &str) -> Result<(), String> {
         let bin = tempfile::tempdir().map_err(|error| error.to_string())?;
         parse(text).and_then(|case| run(&case, bin.path()))

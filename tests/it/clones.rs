@@ -215,7 +215,7 @@ fn a_workspace_of_another_path_is_told() {
     run_in(&world, "moved", &["worktree", "checkpoint", "x"]).exits(0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial(
             "clones/a branch that was pushed is gone on with",

@@ -36,7 +36,7 @@ const LISTS: [List; 15] = [
 const KINDS: [&str; 4] = ["plain", "json", "empty", "error"];
 
 /// One trial per numbered list, and one for the verbs.
-pub fn trials(cases: &Path) -> Vec<Trial> {
+pub(crate) fn trials(cases: &Path) -> Vec<Trial> {
     let faces = cases.join("faces");
     let verbs = Trial::test("coverage/every verb", move || {
         let missing: Vec<String> = verbs().iter().flat_map(|verb| untold(&faces, verb)).collect();

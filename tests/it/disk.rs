@@ -14,7 +14,7 @@ use crate::world::{World, trial};
 
 /// Runs a test in a mount namespace of its own, so that whatever it mounts is gone with it, even
 /// if it is killed.
-pub fn apart(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn apart(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         // SAFETY: a plain system call; it concerns this thread alone.
         let alone = unsafe { nix::libc::unshare(nix::libc::CLONE_NEWNS) } == 0
@@ -30,7 +30,7 @@ pub fn apart(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-pub fn mount(arguments: &[&str]) -> bool {
+pub(crate) fn mount(arguments: &[&str]) -> bool {
     Command::new("mount")
         .args(arguments)
         .stderr(Stdio::null())
@@ -39,7 +39,7 @@ pub fn mount(arguments: &[&str]) -> bool {
 }
 
 /// A small file system in a directory of the workspace.
-pub fn small_disk(world: &World, name: &str) {
+pub(crate) fn small_disk(world: &World, name: &str) {
     let path = world.path(name);
     std::fs::create_dir_all(&path).expect("a directory");
     let path = path.to_string_lossy();
@@ -316,7 +316,7 @@ fn edited() {
     world.run(&["resume", "latest"]).exits(7).says("Tree");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("disk/full from the start", || apart(full_from_the_start)),
         trial("disk/nearly full", || apart(nearly_full)),

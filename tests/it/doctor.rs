@@ -167,7 +167,7 @@ fn nobody_waits() {
     assert_eq!(world.list(""), [""; 0]);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("doctor/a plain directory is fit", fit),
         trial("doctor/two processes race for claims", raced),

@@ -8,17 +8,17 @@ use libtest_mimic::Trial;
 
 use crate::world::{World, trial, until};
 
-pub fn workflows() -> &'static Path {
+pub(crate) fn workflows() -> &'static Path {
     concat!(env!("CARGO_MANIFEST_DIR"), "/workflows").as_ref()
 }
 
 /// Whether a tool that some example needs is there.
-pub fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// A copy of `workflows/` to work in. What earlier runs in the original left is not part of it.
-pub fn copy() -> World {
+pub(crate) fn copy() -> World {
     fn walk(from: &Path, to: &Path) {
         fs::create_dir_all(to).expect("a directory");
         for entry in from.read_dir().expect("a directory").flatten() {
@@ -173,7 +173,7 @@ fn demo_stopped() {
     }
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let entries = workflows().join("examples").read_dir().into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

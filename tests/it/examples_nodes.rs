@@ -215,7 +215,7 @@ fn all_kinds() {
     }
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let examples = EXAMPLES.into_iter().filter(|(name, ..)| {
         let left_out = *name == "script_report" && !has("uv") && !has("python3");
         if left_out {

@@ -701,7 +701,7 @@ fn up_restarts() {
     up.wait().exits(0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("fleet/a run whose owner is dead is not running", a_dead_owner_is_not_running),
         trial("fleet/cancel a local run", cancel_a_local_run),

@@ -418,7 +418,7 @@ fn a_torn_task() {
     world.run(&["fsck", "--quiet-fleet"]).exits(0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("faults/a killed worker", a_killed_worker),
         trial("faults/a frozen worker", a_frozen_worker),

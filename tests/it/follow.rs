@@ -65,7 +65,7 @@ fn what_was_printed_before_a_kill_is_kept() {
     assert_eq!(world.run(&["logs", "latest", "Slow"]).exits(0).stdout, "begun\ndone\n");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("follow/a short output is seen at once", a_short_output_is_seen_while_the_step_runs),
         trial("follow/what a stopped step printed", what_a_stopped_step_printed_is_kept),

@@ -66,7 +66,7 @@ fn doctor_ends_and_says_so() {
     assert!(outcome.stdout.contains("not fit"), "{}", outcome.stdout);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("hang/commands say so", commands_say_that_the_volume_does_not_respond),
         trial("hang/doctor ends", doctor_ends_and_says_so),

@@ -591,7 +591,7 @@ fn a_secret_in_every_channel() {
     }
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let bombs = bombs().into_iter().map(|(name, text)| {
         trial(format!("hostile/a YAML bomb of {name}"), move || defused(&text))
     });

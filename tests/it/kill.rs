@@ -401,7 +401,7 @@ fn a_checkout_is_free_of_the_dead() {
     assert_eq!(world.state()["steps"]["b"]["output"], "", "they are gone before it begins");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("kill/the attempt that was open is ended before the next", orphan),
         trial("kill/between the last event and the last snapshot", the_last_moment),

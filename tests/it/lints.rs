@@ -247,7 +247,7 @@ fn told_where_it_is_meant_alone() {
     assert_eq!(listed, ids, "every lint is here");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("lints/nothing that is shipped", nothing_that_is_shipped),
         trial("lints/told where it is meant alone", told_where_it_is_meant_alone),

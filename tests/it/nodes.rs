@@ -337,7 +337,7 @@ fn an_answer_just_in_time() {
     }
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = (1..=6)
         .map(|seed| {
             trial(format!("nodes/killed at random, {seed}"), move || killed_at_random(seed))

@@ -243,7 +243,7 @@ fn retried_from_a_node() {
     clean(&world);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("nodes-fleet/answered while driven", answered_while_driven),
         trial("nodes-fleet/left at a gate", left_at_a_gate),

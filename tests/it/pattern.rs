@@ -10,7 +10,7 @@ use serde_json::Value;
 const HOLE: &str = "[..]";
 
 /// Says whether `line` is `pattern` with its holes filled.
-pub fn line(pattern: &str, line: &str) -> bool {
+pub(crate) fn line(pattern: &str, line: &str) -> bool {
     let mut pieces = pattern.split(HOLE);
     let first = pieces.next().unwrap_or_default();
     let Some(mut rest) = line.strip_prefix(first) else { return false };
@@ -26,7 +26,7 @@ pub fn line(pattern: &str, line: &str) -> bool {
 }
 
 /// Looks for every line of `expected` in `text`, in that order; other lines may stand between.
-pub fn in_order(expected: &str, text: &str) -> Result<(), String> {
+pub(crate) fn in_order(expected: &str, text: &str) -> Result<(), String> {
     if expected.trim() == "(empty)" {
         return if text.is_empty() { Ok(()) } else { Err("it should be empty".into()) };
     }
@@ -46,7 +46,7 @@ pub fn in_order(expected: &str, text: &str) -> Result<(), String> {
 
 /// Compares all lines; a line `[...]` stands for any number of lines, and a last line
 /// `\ no newline at the end` for what it says.
-pub fn whole(expected: &str, text: &str) -> Result<(), String> {
+pub(crate) fn whole(expected: &str, text: &str) -> Result<(), String> {
     let (expected, newline) = match expected.strip_suffix("\\ no newline at the end\n") {
         Some(rest) => (rest, false),
         None => (expected, true),
@@ -81,7 +81,7 @@ fn both(wanted: &[&str], found: &[&str]) -> String {
 }
 
 /// Compares JSON with a pattern and returns every mismatch with its path and both sides.
-pub fn json(pattern: &Value, value: &Value) -> Vec<String> {
+pub(crate) fn json(pattern: &Value, value: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     compare("", pattern, value, &mut wrong);
     wrong
@@ -137,7 +137,7 @@ fn mismatch(path: &str, pattern: &Value, value: &Value) -> String {
 }
 
 /// The checks of this module.
-pub fn checks() -> Vec<Trial> {
+pub(crate) fn checks() -> Vec<Trial> {
     fn trial(name: &str, ok: impl FnOnce() -> bool + Send + 'static) -> Trial {
         let run = move || if ok() { Ok(()) } else { Err(Failed::from("the pattern is wrong")) };
         Trial::test(format!("pattern/{name}"), run)

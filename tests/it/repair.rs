@@ -14,7 +14,7 @@ const WORKFLOW: &str = "version: \"1.1\"\nsteps: [{ name: A, command: [\"true\"]
 const TASKS: usize = 12;
 const JUNK: usize = 12;
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("repair: a repair that is killed is gone on with", killed),
         trial("repair: two who mend at once lose nothing", twice),

@@ -167,7 +167,7 @@ fn a_cancelled_run_with_costs() {
     sheet.steps(&[("think", "completed"), ("after", "pending")]);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("reports/steps that print much and oddly", steps_that_print_much_and_oddly),
         trial("reports/a run of a fleet", a_run_of_a_fleet),

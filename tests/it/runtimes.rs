@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 
 use crate::world::{World, trial};
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let must = std::env::var_os("ORCHESTRATE_TEST_RUNTIMES").is_some_and(|value| value == "1");
     let tests: [(&str, &str, fn()); 5] = [
         ("bun", "an inline script", bun_inline),

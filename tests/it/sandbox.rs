@@ -342,7 +342,7 @@ fn a_free_task_is_confined() {
     assert_eq!(world.list("inbox/engineer").len(), 0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let tests: [(&str, fn()); 13] = [
         ("nothing outside is written", || nothing_outside_is_written(false)),
         ("nothing outside is written in a fleet", || nothing_outside_is_written(true)),

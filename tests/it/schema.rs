@@ -72,7 +72,7 @@ fn written() {
     }
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("schema/tasks and statuses as they are written", documents),
         trial("schema/what init writes is what is printed", written),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::web::{Browser, Heard, ask, hear};
 use crate::world::{Started, World, trial, until};
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("serve/strangers, other hosts and other sites are refused", strangers),
         trial("serve/what is too long or too slow is cut off", bounds),

@@ -150,7 +150,7 @@ fn in_a_loop() {
     assert_eq!(world.lines("ran"), ["a", "b", "b", "c"]);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("signals/SIGINT ends a stubborn tree, exit 130", || stubborn(SIGINT, 130)),
         trial("signals/SIGTERM ends a stubborn tree, exit 143", || stubborn(SIGTERM, 143)),

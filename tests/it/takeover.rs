@@ -121,7 +121,7 @@ fn the_agent_of_a_step_is_told_that_somebody_began() {
     assert!(subject.ends_with("attempt 2"), "{subject}");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial(
             "takeover/another takes worktree and conversation over",

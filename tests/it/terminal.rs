@@ -19,7 +19,7 @@ use crate::world::{World, trial, until};
 const ESCAPE: char = '\x1b';
 
 /// A program at a terminal, of 80 columns unless another width is said.
-pub struct Session {
+pub(crate) struct Session {
     child: std::process::Child,
     keyboard: File,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -28,7 +28,7 @@ pub struct Session {
 
 impl Session {
     /// Starts a command with all three streams on a new terminal.
-    pub fn start(command: &mut Command) -> Session {
+    pub(crate) fn start(command: &mut Command) -> Session {
         Session::of_width(command, 80)
     }
 
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Waits for the end, and gives the exit code and all that was written.
-    pub fn end(mut self) -> (i32, String) {
+    pub(crate) fn end(mut self) -> (i32, String) {
         let mut status = None;
         until("it ends", || {
             status = self.child.try_wait().expect("a child can be waited for");
@@ -478,7 +478,7 @@ fn silent() {
     assert!(!written.contains("\x1b[6n"), "nothing is asked: {written:?}");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("terminal/a worker", a_worker),
         trial("terminal/what a worker's agents say", turns_of_agents),

@@ -336,7 +336,7 @@ fn cases() -> Result<(), Failed> {
     report("a case begins with `tag: a sentence.`", wrong)
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         Trial::test("tidy/every file says what it is", openings),
         Trial::test("tidy/lines have at most 100 characters", width),

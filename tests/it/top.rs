@@ -327,7 +327,7 @@ fn until_pid(world: &World) -> i32 {
     found.expect("it was found")
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let has = Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_ok();
     if !has {
         eprintln!("SKIPPED: `top` in a real terminal, which needs tmux");

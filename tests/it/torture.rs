@@ -296,7 +296,7 @@ fn no_false_alarm() {
     world.run(&["fsck", "--quiet-fleet"]).exits(0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("torture/every planted fault is named", planted),
         trial("torture/finished tasks may be thrown away", cleaned),

@@ -20,7 +20,7 @@ steps:
   - { name: Fail, command: [sh, -c, "exit 7"] }
 "#;
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     if !cfg!(feature = "otlp") {
         return vec![trial("traces: a program without them tells nobody", silent)];
     }

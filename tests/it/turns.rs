@@ -255,7 +255,7 @@ fn damaged() {
     world.run(&["run", "w.yaml", "--fleet"]).exits(0);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("turns/many at once", many_at_once),
         trial("turns/it is told", it_is_told),

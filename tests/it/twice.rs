@@ -78,7 +78,7 @@ fn runs() {
     assert_eq!(there, ran, "and nothing else is there");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("twice/a run that is driven is not resumed", run_and_resume),
         trial("twice/of several that resume at once one wins", resumes),

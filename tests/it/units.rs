@@ -185,7 +185,7 @@ fn beside() {
     world.spawn(command.env("PATH", &alone)).wait().exits(127).says("must lie beside");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("units/programs, stopping, limits and paths", settings),
         trial("units/systemd finds nothing wrong", verified),

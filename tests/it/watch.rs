@@ -154,7 +154,7 @@ fn in_a_run() {
     assert_eq!(world.processes(), [0; 0]);
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("watch/edits, good and bad", edits),
         trial("watch/what the run writes itself", own_output),

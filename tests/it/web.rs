@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Where a program is, if it is installed.
-pub fn program(names: &[&str]) -> Option<PathBuf> {
+pub(crate) fn program(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
     names.iter().find_map(|name| dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file()))
@@ -21,14 +21,14 @@ pub fn program(names: &[&str]) -> Option<PathBuf> {
 
 /// What a server answered.
 #[derive(Debug)]
-pub struct Heard {
+pub(crate) struct Heard {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 impl Heard {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(':'));
         let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
         found.next().map(|(_, value)| value.trim())
@@ -36,7 +36,7 @@ impl Heard {
 }
 
 /// Reads one answer. Nothing, if the connection was closed before it was whole.
-pub fn hear(stream: &mut TcpStream) -> Option<Heard> {
+pub(crate) fn hear(stream: &mut TcpStream) -> Option<Heard> {
     let mut bytes = Vec::new();
     let mut piece = [0; 16 << 10];
     loop {
@@ -60,7 +60,7 @@ pub fn hear(stream: &mut TcpStream) -> Option<Heard> {
 }
 
 /// Asks on a connection of its own.
-pub fn ask(at: SocketAddr, request: &str) -> Option<Heard> {
+pub(crate) fn ask(at: SocketAddr, request: &str) -> Option<Heard> {
     let mut stream = TcpStream::connect(at).expect("somebody listens");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).ok()?;
@@ -68,7 +68,7 @@ pub fn ask(at: SocketAddr, request: &str) -> Option<Heard> {
 }
 
 /// A browser and what drives it.
-pub struct Browser {
+pub(crate) struct Browser {
     driver: Child,
     at: SocketAddr,
     session: String,
@@ -76,7 +76,7 @@ pub struct Browser {
 
 impl Browser {
     /// Starts one, with a profile in that directory; nothing, if none is installed.
-    pub fn start(profile: &Path) -> Option<Browser> {
+    pub(crate) fn start(profile: &Path) -> Option<Browser> {
         let chromium = program(&["chromium", "chromium-browser", "google-chrome"])?;
         let driver = program(&["chromedriver"])?;
         let log = profile.join("driver.log");
@@ -150,27 +150,27 @@ impl Browser {
         self.call(method, &format!("/session/{}{path}", self.session), body)
     }
 
-    pub fn open(&self, url: &str) {
+    pub(crate) fn open(&self, url: &str) {
         self.of_session("POST", "/url", &json!({ "url": url }));
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.of_session("GET", "/url", &Value::Null).as_str().unwrap_or_default().to_owned()
     }
 
     /// What a script in the page returns.
-    pub fn script(&self, script: &str) -> Value {
+    pub(crate) fn script(&self, script: &str) -> Value {
         self.of_session("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let text = self.script("return document.body.innerText");
         text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until a script returns true.
     #[track_caller]
-    pub fn until(&self, script: &str) {
+    pub(crate) fn until(&self, script: &str) {
         let began = Instant::now();
         while self.script(script) != Value::Bool(true) {
             let text = self.text();
@@ -180,7 +180,7 @@ impl Browser {
     }
 
     #[track_caller]
-    pub fn until_text(&self, part: &str) {
+    pub(crate) fn until_text(&self, part: &str) {
         let part = Value::from(part);
         self.until(&format!("return document.body.innerText.includes({part})"));
     }
@@ -209,17 +209,17 @@ impl Browser {
     }
 
     #[track_caller]
-    pub fn click(&self, selector: &str) {
+    pub(crate) fn click(&self, selector: &str) {
         self.act(selector, "click", &json!({}));
     }
 
     #[track_caller]
-    pub fn write(&self, selector: &str, text: &str) {
+    pub(crate) fn write(&self, selector: &str, text: &str) {
         self.act(selector, "value", &json!({ "text": text }));
     }
 
     /// A picture of what is shown, in base64; kept where `ORCHESTRATE_TEST_PICTURES` says.
-    pub fn picture(&self, name: &str) {
+    pub(crate) fn picture(&self, name: &str) {
         let picture = self.of_session("GET", "/screenshot", &Value::Null);
         let picture = picture.as_str().unwrap_or_default();
         assert!(picture.starts_with("iVBOR"), "a picture in PNG");
@@ -228,7 +228,7 @@ impl Browser {
         }
     }
 
-    pub fn resize(&self, width: u32, height: u32) {
+    pub(crate) fn resize(&self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height });
         self.of_session("POST", "/window/rect", &size);
     }

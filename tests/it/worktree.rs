@@ -880,7 +880,7 @@ fn a_recovery_goes_on_after_a_kill(kill: Kill) {
     });
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("worktree/ids name directories and branches", ids_name_directories_and_branches),
         trial("worktree/work begins at the remote's base", work_begins_at_the_base_of_the_remote),

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A trial of a function that panics where something is wrong.
-pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> Trial {
+pub(crate) fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::test(name, move || {
         test();
         Ok(())
@@ -31,7 +31,7 @@ pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> T
 }
 
 /// The directory of the programs under test.
-pub fn programs() -> PathBuf {
+pub(crate) fn programs() -> PathBuf {
     std::env::var_os("ORCHESTRATE_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
         let program = Path::new(env!("CARGO_BIN_EXE_orchestrate"));
         program.parent().expect("a program is in a directory").to_path_buf()
@@ -40,7 +40,7 @@ pub fn programs() -> PathBuf {
 
 /// Writes an object on one line. Its last member is the SHA-256 of all bytes before that member,
 /// cut to a number of digits: the `seal` of a task has 64, the `sum` of a journal's event 8.
-pub fn with_digest(object: &Value, key: &str, digits: usize) -> String {
+pub(crate) fn with_digest(object: &Value, key: &str, digits: usize) -> String {
     let text = object.to_string();
     let text = text.strip_suffix('}').expect("an object");
     let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -48,7 +48,7 @@ pub fn with_digest(object: &Value, key: &str, digits: usize) -> String {
 }
 
 /// A workspace of its own, with a home that nobody lives in.
-pub struct World {
+pub(crate) struct World {
     scratch: TempDir,
     root: PathBuf,
     started: AtomicUsize,
@@ -56,7 +56,7 @@ pub struct World {
 
 /// What the program left behind.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// As a shell would report it.
     pub exit: i32,
     pub stdout: String,
@@ -64,7 +64,7 @@ pub struct Outcome {
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let root = scratch.path().canonicalize().expect("a real path");
         for directory in ["workspace", "home", "config"] {
@@ -74,24 +74,24 @@ impl World {
     }
 
     /// A workspace with one file, `w.yaml`.
-    pub fn with(workflow: &str) -> World {
+    pub(crate) fn with(workflow: &str) -> World {
         let world = World::new();
         world.write("w.yaml", workflow);
         world
     }
 
     /// A path in the workspace.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join("workspace").join(name)
     }
 
     /// A path beside the workspace.
-    pub fn outside(&self, name: &str) -> PathBuf {
+    pub(crate) fn outside(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// Writes a file, executable when it starts with `#!`.
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let (path, content) = (self.path(name), content.as_ref());
         fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
         fs::write(&path, content).unwrap_or_else(|error| panic!("writing `{name}`: {error}"));
@@ -101,21 +101,21 @@ impl World {
     }
 
     /// What a file of the workspace holds; nothing where there is none.
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         let bytes = fs::read(self.path(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    pub fn lines(&self, name: &str) -> Vec<String> {
+    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
         self.read(name).lines().map(str::to_owned).collect()
     }
 
-    pub fn exists(&self, name: &str) -> bool {
+    pub(crate) fn exists(&self, name: &str) -> bool {
         self.path(name).symlink_metadata().is_ok()
     }
 
     /// The names in a directory, sorted.
-    pub fn list(&self, name: &str) -> Vec<String> {
+    pub(crate) fn list(&self, name: &str) -> Vec<String> {
         let entries = self.path(name).read_dir().into_iter().flatten().flatten();
         let mut names: Vec<_> =
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -124,24 +124,24 @@ impl World {
     }
 
     /// The state of the latest run.
-    pub fn state(&self) -> Value {
+    pub(crate) fn state(&self) -> Value {
         let text = self.read(".orchestrate/runs/latest/state.json");
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("state.json: {error}\n{text}"))
     }
 
-    pub fn status(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         self.state()["status"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The id of the latest run.
-    pub fn run_id(&self) -> String {
+    pub(crate) fn run_id(&self) -> String {
         let link = fs::read_link(self.path(".orchestrate/runs/latest")).expect("a latest run");
         link.to_string_lossy().into_owned()
     }
 
     /// The processes that carry the mark of one of this workspace's runs, or that of a task and
     /// work here.
-    pub fn processes(&self) -> Vec<i32> {
+    pub(crate) fn processes(&self) -> Vec<i32> {
         let runs = self.list(".orchestrate/runs");
         let mut found =
             processes(|mark| runs.iter().any(|run| mark.starts_with(&format!("{run}/"))));
@@ -153,7 +153,7 @@ impl World {
     }
 
     /// Any program, in the workspace and with a clean environment.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
@@ -175,7 +175,7 @@ impl World {
     }
 
     /// The program under test with these arguments.
-    pub fn orchestrate(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn orchestrate(&self, arguments: &[&str]) -> Command {
         let program = programs().join("orchestrate");
         let mut command = self.command(&program.to_string_lossy());
         command.args(arguments);
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// Starts a command with its output going to files, in a process group of its own.
-    pub fn spawn(&self, command: &mut Command) -> Started {
+    pub(crate) fn spawn(&self, command: &mut Command) -> Started {
         let number = self.started.fetch_add(1, Ordering::SeqCst);
         let file = |name: &str| self.root.join(format!("{name}.{number}"));
         let (stdout, stderr) = (file("stdout"), file("stderr"));
@@ -195,31 +195,31 @@ impl World {
         Started { child, ended: None, stdout, stderr }
     }
 
-    pub fn start(&self, arguments: &[&str]) -> Started {
+    pub(crate) fn start(&self, arguments: &[&str]) -> Started {
         self.spawn(&mut self.orchestrate(arguments))
     }
 
     /// A worker of an agent, which serves its inbox.
-    pub fn worker(&self, agent: &str, flags: &[&str]) -> Started {
+    pub(crate) fn worker(&self, agent: &str, flags: &[&str]) -> Started {
         let started = self.start(&[&["worker", agent], flags].concat());
         until("it serves", || started.stderr().contains("serves inbox"));
         started
     }
 
     /// A coordinator, which drives runs.
-    pub fn coordinator(&self) -> Started {
+    pub(crate) fn coordinator(&self) -> Started {
         let started = self.start(&["coordinator"]);
         until("it drives", || started.stderr().contains("drives the runs"));
         started
     }
 
     /// Hands a workflow over. Gives the id of its run.
-    pub fn submit(&self, file: &str) -> String {
+    pub(crate) fn submit(&self, file: &str) -> String {
         self.run(&["submit", file, "--quiet"]).exits(0).stdout.trim().to_owned()
     }
 
     /// Runs the program to its end.
-    pub fn run(&self, arguments: &[&str]) -> Outcome {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         self.start(arguments).wait()
     }
 }
@@ -233,7 +233,7 @@ impl Drop for World {
 }
 
 /// A program that was started. It is killed when dropped.
-pub struct Started {
+pub(crate) struct Started {
     child: Child,
     ended: Option<ExitStatus>,
     stdout: PathBuf,
@@ -241,31 +241,31 @@ pub struct Started {
 }
 
 impl Started {
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("it is there to be signalled");
     }
 
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("a child can be waited for");
         }
         self.ended.is_none()
     }
 
-    pub fn stdout(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         text(&self.stdout)
     }
 
-    pub fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         text(&self.stderr)
     }
 
     /// Waits for its end.
-    pub fn wait(mut self) -> Outcome {
+    pub(crate) fn wait(mut self) -> Outcome {
         let began = Instant::now();
         while self.is_running() {
             assert!(began.elapsed() < DEADLINE, "still running:\n{}", self.stderr());
@@ -277,7 +277,7 @@ impl Started {
     }
 
     /// Ends it as a power cut would, and nothing of what it started.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         let _ = self.child.kill();
         self.ended = self.child.wait().ok();
     }
@@ -285,7 +285,7 @@ impl Started {
 
 impl Started {
     /// Ends it as [`Started::kill`] does, with the guard that would end what it has started.
-    pub fn kill_unguarded(self) {
+    pub(crate) fn kill_unguarded(self) {
         self.signal(Signal::SIGSTOP);
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
         for thread in threads.flatten() {
@@ -313,14 +313,14 @@ impl Drop for Started {
 impl Outcome {
     /// Insists on an exit code.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Outcome {
+    pub(crate) fn exits(self, code: i32) -> Outcome {
         assert_eq!(self.exit, code, "the exit code of:\n{}\n{}", self.stdout, self.stderr);
         self
     }
 
     /// Insists on what was said on standard error.
     #[track_caller]
-    pub fn says(self, part: &str) -> Outcome {
+    pub(crate) fn says(self, part: &str) -> Outcome {
         assert!(self.stderr.contains(part), "`{part}` is not said in:\n{}", self.stderr);
         self
     }
@@ -332,7 +332,7 @@ fn text(path: &Path) -> String {
 
 /// Waits until something is so.
 #[track_caller]
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < DEADLINE, "it never came to be: {what}");
@@ -341,7 +341,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The living processes with a mark that is wanted; one may carry the marks of several.
-pub fn processes(wanted: impl Fn(&str) -> bool) -> Vec<i32> {
+pub(crate) fn processes(wanted: impl Fn(&str) -> bool) -> Vec<i32> {
     let entries = Path::new("/proc").read_dir().into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -357,22 +357,22 @@ pub fn processes(wanted: impl Fn(&str) -> bool) -> Vec<i32> {
 }
 
 /// Whether a process is there and not merely waiting to be reaped.
-pub fn is_alive(pid: i32) -> bool {
+pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 /// Numbers that look random and follow from a seed.
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -381,7 +381,7 @@ impl Dice {
 }
 
 /// What to tell if the test fails: a seed, say.
-pub struct Told(pub String);
+pub(crate) struct Told(pub String);
 
 impl Drop for Told {
     fn drop(&mut self) {

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-pub use self::note::{Cause, Note, Target};
-pub use self::view::{ParkedView, faults, is_over, lift, look, told, told_in_short};
+pub(crate) use self::note::{Cause, Note, Target};
+pub(crate) use self::view::{ParkedView, faults, is_over, lift, look, told, told_in_short};
 
 use self::note::{Striker, file_on, read_trial, trial_file};
 use self::streak::{Streaks, is_same};
@@ -37,7 +37,7 @@ use crate::disk;
 use crate::queue::seal;
 
 /// Directory of the notes in a workspace.
-pub const PARKED: &str = ".orchestrate/parked";
+pub(crate) const PARKED: &str = ".orchestrate/parked";
 
 /// Minimum interval between two reads of the notes.
 const PACE: Duration = Duration::from_millis(250);
@@ -49,7 +49,7 @@ const NOTE_BYTES: u64 = 64 << 10;
 const TRIES: u32 = 6;
 
 /// One process's knowledge of parked accounts.
-pub struct Parking {
+pub(crate) struct Parking {
     dir: PathBuf,
     here: Process,
     first: Duration,
@@ -79,13 +79,13 @@ struct Seen {
 }
 
 /// The answer to a request to use an account.
-pub enum Entry {
+pub(crate) enum Entry {
     Open(Arc<Pass>),
     Parked(Box<Note>),
 }
 
 impl Parking {
-    pub fn new(workspace: &Path, first: Duration, most: Duration, by_hand: bool) -> Parking {
+    pub(crate) fn new(workspace: &Path, first: Duration, most: Duration, by_hand: bool) -> Parking {
         Parking {
             dir: workspace.join(PARKED),
             here: Process::this(),
@@ -106,14 +106,14 @@ impl Parking {
     }
 
     /// Returns true if any account is parked, or was at the last read of the notes.
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         let mut state = self.state();
         self.refresh(&mut state);
         !state.notes.is_empty()
     }
 
     /// Requests permission to use a provider, or to do work that needs none.
-    pub fn enter(self: &Arc<Self>, target: &Target) -> Entry {
+    pub(crate) fn enter(self: &Arc<Self>, target: &Target) -> Entry {
         let mut state = self.state();
         self.refresh(&mut state);
         let now = SystemClock.now();
@@ -304,7 +304,12 @@ impl Parking {
 
     /// Suspends a target on this machine, outside of any task. Returns the note, unless no note can
     /// be written.
-    pub fn suspend(&self, target: &Target, fault: MachineFault, reason: &str) -> Option<Note> {
+    pub(crate) fn suspend(
+        &self,
+        target: &Target,
+        fault: MachineFault,
+        reason: &str,
+    ) -> Option<Note> {
         let verdict = Verdict::Machine { fault, reason: reason.into() };
         let struck = self.strike(target, &verdict, None, None);
         let warn = |error: &io::Error| tracing::warn!("cannot note a suspension: {error}");
@@ -333,7 +338,7 @@ impl Parking {
 
 /// The permission to use an account once.
 #[derive(Default)]
-pub struct Pass {
+pub(crate) struct Pass {
     parking: Option<Arc<Parking>>,
     target: Target,
     /// The note that this pass is a trial of, and the trial file, which excludes other processes.
@@ -344,11 +349,11 @@ pub struct Pass {
 
 impl Pass {
     /// Returns a pass for a request that no other process shares.
-    pub fn free() -> Arc<Pass> {
+    pub(crate) fn free() -> Arc<Pass> {
         Arc::default()
     }
 
-    pub fn is_for(&self, target: &Target) -> bool {
+    pub(crate) fn is_for(&self, target: &Target) -> bool {
         self.target == *target
     }
 
@@ -366,14 +371,14 @@ impl Pass {
     }
 
     /// Records that the provider answered.
-    pub fn works(&self) {
+    pub(crate) fn works(&self) {
         let (Some(parking), Some(tried)) = (&self.parking, self.tried()) else { return };
         parking.clear(&tried);
         self.end_trial();
     }
 
     /// Records the outcome of a request.
-    pub fn heard(&self, outcome: &Outcome) {
+    pub(crate) fn heard(&self, outcome: &Outcome) {
         match &outcome.verdict {
             Verdict::Answered => match lacking(outcome.session.as_deref(), &outcome.usage) {
                 Some(lacks) if self.tried_fault() == Some(MachineFault::Test) => {
@@ -393,13 +398,13 @@ impl Pass {
 
     /// Records a limit that the provider reported before it ended; the provider itself waits. Other
     /// processes then need not reach the limit too.
-    pub fn met(&self, verdict: &Verdict) {
+    pub(crate) fn met(&self, verdict: &Verdict) {
         self.strike(&self.target, verdict, None);
     }
 
     /// Records that the provider cannot be used on this machine. A lack of resources that every
     /// child process needs suspends the whole machine.
-    pub fn suspend(&self, fault: MachineFault, reason: &str) {
+    pub(crate) fn suspend(&self, fault: MachineFault, reason: &str) {
         let any = Target::any();
         let target = if fault == MachineFault::Resources { &any } else { &self.target };
         self.strike(target, &Verdict::Machine { fault, reason: reason.to_owned() }, None);
@@ -435,7 +440,7 @@ impl Pass {
     }
 
     /// Records that a task ended with an answer.
-    pub fn answered(&self) {
+    pub(crate) fn answered(&self) {
         self.works();
         if let Some(parking) = &self.parking {
             parking.streaks().answered(&self.target.machine_file(&parking.here.host));
@@ -444,7 +449,7 @@ impl Pass {
 
     /// Records that a task failed without an answer. Suspends the provider if several tasks in a
     /// row failed for the same reason. Returns true if the task goes back to its inbox.
-    pub fn failed(&self, task: &str, reason: &str) -> bool {
+    pub(crate) fn failed(&self, task: &str, reason: &str) -> bool {
         let Some(parking) = &self.parking else { return false };
         let file = self.target.machine_file(&parking.here.host);
         let tried = self.tried().filter(|note| note.fault == Some(MachineFault::Repeated));
@@ -461,13 +466,13 @@ impl Pass {
     }
 
     /// Returns the note that resulted from this pass, if any.
-    pub fn parked(&self) -> Option<Note> {
+    pub(crate) fn parked(&self) -> Option<Note> {
         self.kept.lock().unwrap_or_else(|poison| poison.into_inner()).clone()
     }
 
     /// Returns true if a task with this verdict goes back to its inbox: it is not to blame, or it
     /// has not yet met a fault of possibly its own making too often.
-    pub fn returns(&self, verdict: &Verdict, task: &str, attempt: u32) -> bool {
+    pub(crate) fn returns(&self, verdict: &Verdict, task: &str, attempt: u32) -> bool {
         // Without a note for all processes, the task would be claimed again at once.
         self.parked().is_some()
             && match verdict {

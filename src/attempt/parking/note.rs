@@ -15,7 +15,7 @@ use crate::base::time::{Clock, SystemClock, Time};
 use crate::queue::seal;
 
 /// Maximum rest. It is longer than any known provider limit (at most a week).
-pub const LONGEST: Duration = Duration::from_secs(8 * 86_400);
+pub(super) const LONGEST: Duration = Duration::from_secs(8 * 86_400);
 /// Maximum period over which waiting tasks start, once the account works again.
 const EASED_MS: u64 = 60_000;
 const SCHEMA: &str = "parked/v1";
@@ -25,7 +25,7 @@ const REASON: usize = 400;
 /// The reason why an account is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub(crate) enum Cause {
     /// The provider reported when the account works again.
     Limit,
     /// The provider could not answer, and did not report for how long.
@@ -40,7 +40,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Cause::Limit => "limit",
             Cause::Busy => "busy",
@@ -54,7 +54,7 @@ impl Cause {
 /// The destination of a request: an account, through a provider, by a program. All fields are empty
 /// for work that uses no provider; only a fault of the whole machine stops such work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     pub account: String,
     pub provider: String,
     pub program: String,
@@ -64,7 +64,7 @@ pub struct Target {
 impl Target {
     /// Returns the file name of a suspension on a machine. Two workflows may use one provider name
     /// for different programs, so the name includes the program's name if it differs.
-    pub fn machine_file(&self, host: &str) -> String {
+    pub(crate) fn machine_file(&self, host: &str) -> String {
         let (provider, host) = (&self.provider, plain(host));
         match self.program.rsplit('/').next().unwrap_or_default() {
             program if program == provider => format!("{provider}!{host}"),
@@ -73,14 +73,14 @@ impl Target {
     }
 
     /// Returns the empty target, whose suspension stops every task on a machine.
-    pub fn any() -> Target {
+    pub(crate) fn any() -> Target {
         Target::default()
     }
 }
 
 /// A file in `.orchestrate/parked/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Note {
+pub(crate) struct Note {
     schema: String,
     pub account: String,
     /// The provider through which the failure occurred.
@@ -110,7 +110,7 @@ pub struct Note {
 }
 
 /// The common data of every note that one process writes.
-pub struct Striker<'a> {
+pub(super) struct Striker<'a> {
     pub target: &'a Target,
     pub host: &'a str,
     pub now: Time,
@@ -123,7 +123,12 @@ pub struct Striker<'a> {
 impl Striker<'_> {
     /// Returns the note that a verdict leads to, after `strikes` earlier failures in a row. Returns
     /// `None` if the account may still be used.
-    pub fn note(self, verdict: &Verdict, works_at: Option<Time>, strikes: u32) -> Option<Note> {
+    pub(super) fn note(
+        self,
+        verdict: &Verdict,
+        works_at: Option<Time>,
+        strikes: u32,
+    ) -> Option<Note> {
         let now = self.now;
         let strikes = strikes.saturating_add(1);
         // The rest after this number of failures, if the provider reports no duration.
@@ -176,7 +181,7 @@ impl Note {
     /// Returns the file name of the note. The name includes the host if a user must act, because
     /// other machines may be logged in, and if a machine has a fault, because others may not have
     /// it.
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         match self.cause {
             Cause::Person => file_on(&self.account, &self.host),
             Cause::Machine => {
@@ -188,13 +193,13 @@ impl Note {
     }
 
     /// Returns the only machine that the note applies to, or `None` if it applies to all.
-    pub fn only_on(&self) -> Option<&str> {
+    pub(crate) fn only_on(&self) -> Option<&str> {
         matches!(self.cause, Cause::Person | Cause::Machine).then_some(self.host.as_str())
     }
 
     /// Returns the time that a worker which ends when no task is left waits for this note. It waits
     /// neither for a user nor for a machine fault other than a lock.
-    pub fn wait(&self) -> Duration {
+    pub(crate) fn wait(&self) -> Duration {
         match self.fault {
             Some(fault) if fault != MachineFault::Locked => Duration::MAX,
             _ => self.left(Duration::ZERO, SystemClock.now()),
@@ -202,7 +207,7 @@ impl Note {
     }
 
     /// Returns the remaining rest, if this process first saw the note `seen` ago.
-    pub fn left(&self, seen: Duration, now: Time) -> Duration {
+    pub(crate) fn left(&self, seen: Duration, now: Time) -> Duration {
         if self.cause == Cause::Person {
             return Duration::MAX;
         }
@@ -212,7 +217,7 @@ impl Note {
     }
 
     /// Returns the note that replaces this one after an answer.
-    pub fn eased(&self, now: Time, word: String) -> Note {
+    pub(crate) fn eased(&self, now: Time, word: String) -> Note {
         let rest_ms = self.rest_ms.min(EASED_MS);
         let until = Some(now.plus_ms(rest_ms));
         Note { cause: Cause::Easing, rest_ms, until, at: now, word, ..self.clone() }
@@ -220,7 +225,7 @@ impl Note {
 
     /// Returns true if `other`, from a request that started before this note was known, has more
     /// information than this note. `left` is the remaining rest of this note.
-    pub fn yields_to(&self, other: &Note, left: Duration) -> bool {
+    pub(crate) fn yields_to(&self, other: &Note, left: Duration) -> bool {
         match (self.cause, other.cause) {
             (Cause::Person | Cause::Machine, _) => false,
             (_, Cause::Person | Cause::Limit) | (Cause::Easing, _) => {
@@ -230,7 +235,7 @@ impl Note {
         }
     }
 
-    pub fn sealed(&self) -> Vec<u8> {
+    pub(crate) fn sealed(&self) -> Vec<u8> {
         match serde_json::to_value(self) {
             Ok(Value::Object(note)) => seal::seal(&note),
             _ => seal::seal(&Map::new()),
@@ -238,14 +243,14 @@ impl Note {
     }
 
     /// Parses a note. Returns `None` if it is not intact, or belongs to another file name.
-    pub fn read(file: &str, bytes: &[u8]) -> Option<Note> {
+    pub(crate) fn read(file: &str, bytes: &[u8]) -> Option<Note> {
         let note: Note = serde_json::from_value(Value::Object(seal::unseal(bytes)?)).ok()?;
         (note.schema == SCHEMA && note.file() == file).then_some(note)
     }
 }
 
 /// Returns the file name of a note that requires a user to act on one machine.
-pub fn file_on(name: &str, host: &str) -> String {
+pub(super) fn file_on(name: &str, host: &str) -> String {
     format!("{name}@{}", plain(host))
 }
 
@@ -256,12 +261,12 @@ fn plain(text: &str) -> String {
 }
 
 /// Returns the file name of the trial with this number after a note.
-pub fn trial_file(note: &Note, number: u32) -> String {
+pub(super) fn trial_file(note: &Note, number: u32) -> String {
     format!("{}~{}~{number}", note.file(), note.word)
 }
 
 /// Parses a trial's file name into the note's file name, the note's token, and the number.
-pub fn read_trial(file: &str) -> Option<(&str, &str, u32)> {
+pub(super) fn read_trial(file: &str) -> Option<(&str, &str, u32)> {
     let mut parts = file.split('~');
     let (note, word, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
     parts.next().is_none().then_some((note, word, number))

@@ -12,7 +12,7 @@ const REASON: usize = 300;
 
 /// Outcomes of tasks, by the file name of their provider's suspension.
 #[derive(Debug, Default)]
-pub struct Streaks {
+pub(super) struct Streaks {
     providers: HashMap<String, Streak>,
     /// Number of answers of the provider when a task last met a machine fault, by task.
     met: HashMap<String, u64>,
@@ -28,14 +28,14 @@ struct Streak {
 
 impl Streaks {
     /// Counts an answer, which ends a streak of failures.
-    pub fn answered(&mut self, provider: &str) {
+    pub(super) fn answered(&mut self, provider: &str) {
         let streak = self.providers.entry(provider.to_owned()).or_default();
         streak.answers += 1;
         streak.tasks.clear();
     }
 
     /// Counts a failure. Returns true if the streak has reached `IN_A_ROW` tasks.
-    pub fn failed(&mut self, provider: &str, task: &str, reason: &str) -> bool {
+    pub(super) fn failed(&mut self, provider: &str, task: &str, reason: &str) -> bool {
         let streak = self.providers.entry(provider.to_owned()).or_default();
         if !is_same(&streak.reason, reason) {
             streak.tasks.clear();
@@ -49,7 +49,7 @@ impl Streaks {
 
     /// Records that a task met a machine fault. Returns true if the task is to blame: it met a
     /// fault before, and the provider has answered another task in this process since then.
-    pub fn blames(&mut self, provider: &str, task: &str) -> bool {
+    pub(super) fn blames(&mut self, provider: &str, task: &str) -> bool {
         let answers = self.providers.get(provider).map_or(0, |streak| streak.answers);
         if self.met.len() >= KNOWN {
             self.met.clear();
@@ -59,7 +59,7 @@ impl Streaks {
 }
 
 /// Returns true if two reasons differ only in numbers, IDs, and times.
-pub fn is_same(one: &str, other: &str) -> bool {
+pub(super) fn is_same(one: &str, other: &str) -> bool {
     let words = |reason: &str| -> Vec<String> {
         let line: String = reason.lines().next().unwrap_or_default().chars().take(REASON).collect();
         let counts = |word: &&str| !word.contains(|c: char| c.is_ascii_digit());

@@ -15,7 +15,7 @@ use crate::disk::{self, Disk};
 
 /// A parked account or a suspended provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ParkedView {
+pub(crate) struct ParkedView {
     pub account: String,
     pub provider: String,
     pub cause: Cause,
@@ -45,7 +45,7 @@ pub struct ParkedView {
 
 impl ParkedView {
     /// Returns true if a task with this target waits because of this note.
-    pub fn holds(&self, target: &Target) -> bool {
+    pub(crate) fn holds(&self, target: &Target) -> bool {
         match self.cause {
             Cause::Machine => {
                 let program = |path: &str| path.rsplit('/').next().map(str::to_owned);
@@ -58,12 +58,12 @@ impl ParkedView {
     }
 
     /// Returns true if no task at all is executed on the machine.
-    pub fn is_whole_machine(&self) -> bool {
+    pub(crate) fn is_whole_machine(&self) -> bool {
         self.cause == Cause::Machine && self.provider.is_empty()
     }
 
     /// Describes where and why the provider is suspended, and when it is tried again.
-    pub fn suspension(&self) -> String {
+    pub(crate) fn suspension(&self) -> String {
         let when = match (self.trying, self.until.filter(|_| !self.due)) {
             (true, _) => "one task tries it now".to_owned(),
             (_, Some(until)) => format!("tried again at {}", until.to_second()),
@@ -78,7 +78,7 @@ impl ParkedView {
     }
 
     /// Describes the state, as a phrase that follows the name of the provider.
-    pub fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let reason = if self.reason.is_empty() { "" } else { ": " };
         let reason = format!("{reason}{}", self.reason);
         let until = self.until.map(Time::to_second).unwrap_or_default();
@@ -109,7 +109,7 @@ impl ParkedView {
 }
 
 /// Returns everything that is parked in a workspace, by account.
-pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
+pub(crate) fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
     let (dir, disk, now) = (workspace.join(PARKED), disk::machine(), SystemClock.now());
     let files = list(&*disk, &dir)?;
     let mut found = Vec::new();
@@ -142,7 +142,7 @@ pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
 }
 
 /// Describes one of several parked accounts in a line.
-pub fn told(parked: &ParkedView) -> String {
+pub(crate) fn told(parked: &ParkedView) -> String {
     let ParkedView { account, provider, .. } = parked;
     if parked.is_whole_machine() {
         return format!("every task {}", parked.sentence());
@@ -152,7 +152,7 @@ pub fn told(parked: &ParkedView) -> String {
 }
 
 /// Describes a note that a worker wrote.
-pub fn told_in_short(note: &Note) -> String {
+pub(crate) fn told_in_short(note: &Note) -> String {
     let Note { provider, reason, host, fix, .. } = note;
     let what = match provider.as_str() {
         "" => "every task".to_owned(),
@@ -172,7 +172,7 @@ pub fn told_in_short(note: &Note) -> String {
 
 /// Removes the notes of these accounts and providers, and every note that suspends a whole machine,
 /// so that they are tried again. Returns true if there were any.
-pub fn lift(workspace: &Path, names: &[&str]) -> io::Result<bool> {
+pub(crate) fn lift(workspace: &Path, names: &[&str]) -> io::Result<bool> {
     let (dir, disk) = (workspace.join(PARKED), disk::machine());
     let mut lifted = false;
     for file in list(&*disk, &dir)? {
@@ -197,7 +197,7 @@ fn before(text: &str, mark: char) -> &str {
 }
 
 /// Returns the invalid files among the notes, each with the problem.
-pub fn faults(workspace: &Path) -> io::Result<Vec<(String, &'static str)>> {
+pub(crate) fn faults(workspace: &Path) -> io::Result<Vec<(String, &'static str)>> {
     let (dir, disk) = (workspace.join(PARKED), disk::machine());
     let (mut found, mut words) = (Vec::new(), HashSet::new());
     let files = list(&*disk, &dir)?;
@@ -219,7 +219,7 @@ pub fn faults(workspace: &Path) -> io::Result<Vec<(String, &'static str)>> {
 }
 
 /// Returns true if the file no longer stops any task: its rest is over, or it is not a valid note.
-pub fn is_over(path: &Path) -> bool {
+pub(crate) fn is_over(path: &Path) -> bool {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let bytes = disk::machine().read_regular(path, NOTE_BYTES).unwrap_or_default();
     let note = Note::read(&file, &bytes);

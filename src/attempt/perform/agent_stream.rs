@@ -28,7 +28,7 @@ const SHOWN: usize = 10;
 const NOTICE: usize = 300;
 
 /// An agent's output stream while it is read.
-pub struct Ear {
+pub(crate) struct Ear {
     stream: Rc<RefCell<Stream>>,
     /// Maximum silence, according to the last event of the stream.
     pub idle: Rc<Cell<Option<Duration>>>,
@@ -46,7 +46,7 @@ fn idle(silences: Silences, silence: &Silence, of_step: Option<Duration>) -> Opt
 
 /// Opens an agent's output stream, which is also logged whole; `again` appends to the log for
 /// another turn. Stores the conversation's ID in `name` as soon as the provider reports it.
-pub fn listen(
+pub(crate) fn listen(
     site: &Site,
     work: &Work,
     pass: Arc<Pass>,
@@ -87,7 +87,7 @@ pub fn listen(
 }
 
 /// The result of an agent's execution.
-pub struct Heard {
+pub(crate) struct Heard {
     pub outcome: Outcome,
     /// Cost of this execution alone.
     pub usage: Usage,
@@ -99,14 +99,14 @@ pub struct Heard {
 
 /// Output of a child process: the first lines of stderr, and the last lines of both streams.
 #[derive(Clone, Copy)]
-pub struct Printed<'a> {
+pub(crate) struct Printed<'a> {
     pub stdout_tail: &'a [String],
     pub stderr_head: &'a [String],
     pub stderr_tail: &'a [String],
 }
 
 /// Ends the stream and returns its outcome.
-pub fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outcome> {
+pub(crate) fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outcome> {
     let silent_for = ear.idle.get().filter(|_| how == How::Silent);
     let stream = Rc::into_inner(ear.stream)?.into_inner();
     let now = SystemClock.now();
@@ -138,7 +138,7 @@ pub fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outc
 
 /// Returns the outcome of an agent whose stdout is its answer, if that is not a valid answer: it is
 /// empty, or only a limit notice. Returns `None` for a valid answer.
-pub fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
+pub(crate) fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
     let now = SystemClock.now();
     let empty = || Verdict::BackOff { reason: "its answer is empty".into(), crowded: false };
     let verdict = match text.trim().is_empty() {
@@ -164,7 +164,12 @@ fn of_notice(site: &Site, text: &str, now: Time) -> Option<Verdict> {
 impl Heard {
     /// Captures the answer as if only it had been printed, but with the byte count of the stream.
     /// Writes the author's own output file only if the answer counts.
-    pub fn answer(&self, site: &Site, work: &Work, stream: &Captured) -> io::Result<Captured> {
+    pub(crate) fn answer(
+        &self,
+        site: &Site,
+        work: &Work,
+        stream: &Captured,
+    ) -> io::Result<Captured> {
         let mut out = Capture::new(mode(work), site.mask.clone()).log(site.log(&work.step, ANSWER));
         if mode(work) == Mode::Whole {
             out = out.whole(site.root().join(output_path(work)));
@@ -183,7 +188,7 @@ impl Heard {
     }
 
     /// Returns the exit code that represents the outcome.
-    pub fn exit_code(&self, how: How) -> i32 {
+    pub(crate) fn exit_code(&self, how: How) -> i32 {
         match (&self.outcome.verdict, how) {
             (Verdict::Answered, _) => 0,
             (_, How::TimedOut) | (Verdict::Stopped { .. }, How::Silent) => 124,
@@ -196,7 +201,7 @@ impl Heard {
 
     /// Classifies a failure: transient, fatal, or unknown. `None` if the stream does not decide;
     /// then stderr does, as for any command.
-    pub fn class(&self, how: How) -> Option<FaultClass> {
+    pub(crate) fn class(&self, how: How) -> Option<FaultClass> {
         Some(match &self.outcome.verdict {
             _ if matches!(how, How::TimedOut | How::Silent) => FaultClass::Transient,
             Verdict::RetryAt { .. } | Verdict::BackOff { .. } => FaultClass::Transient,
@@ -217,12 +222,12 @@ impl Heard {
     }
 
     /// Returns true if the verdict explains the failure, so that no other text is needed.
-    pub fn explains(&self) -> bool {
+    pub(crate) fn explains(&self) -> bool {
         !matches!(self.outcome.verdict, Verdict::Stopped { .. })
     }
 
     /// Returns the lines that were printed in place of a last event.
-    pub fn in_place_of_an_end(&self) -> Vec<String> {
+    pub(crate) fn in_place_of_an_end(&self) -> Vec<String> {
         match self.outcome.verdict {
             Verdict::Stopped { .. } | Verdict::Machine { .. } => self.outcome.printed.clone(),
             _ => Vec::new(),
@@ -230,7 +235,7 @@ impl Heard {
     }
 
     /// Describes the failure in a sentence.
-    pub fn message(&self, provider: &str) -> String {
+    pub(crate) fn message(&self, provider: &str) -> String {
         let reason = self.outcome.verdict.reason();
         match &self.outcome.verdict {
             Verdict::Answered => format!("provider `{provider}` answered"),
@@ -257,7 +262,7 @@ impl Heard {
         }
     }
 
-    pub fn context(&self, how: How) -> Map<String, Value> {
+    pub(crate) fn context(&self, how: How) -> Map<String, Value> {
         let mut context = Map::new();
         context.insert("verdict".into(), self.outcome.verdict.to_json());
         if let How::Exited(code) = how {
@@ -267,7 +272,7 @@ impl Heard {
     }
 
     /// Returns the agent's last actions for display, or its printed lines if it did nothing.
-    pub fn tail(&self) -> Vec<String> {
+    pub(crate) fn tail(&self) -> Vec<String> {
         if self.outcome.notes.is_empty() {
             return self.outcome.printed.clone();
         }
@@ -278,7 +283,7 @@ impl Heard {
         lines[from..].to_vec()
     }
 
-    pub fn spent(&self, site: &Site, work: &Work) -> Spent {
+    pub(crate) fn spent(&self, site: &Site, work: &Work) -> Spent {
         Spent {
             provider: work.provider.clone().unwrap_or_default(),
             session: self.outcome.session.as_deref().map(|session| site.mask.text(session)),
@@ -287,7 +292,7 @@ impl Heard {
     }
 
     /// Returns a warning for the user that is not a failure.
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         if self.outcome.truncated {
             return Some("the answer is longer than 8 MiB; the rest is only in the log".into());
         }
@@ -300,7 +305,7 @@ impl Heard {
 }
 
 /// Warning about an agent that reported the result of its work only on request.
-pub const ASKED_AGAIN: &str = "the agent was asked once more how its work went";
+pub(crate) const ASKED_AGAIN: &str = "the agent was asked once more how its work went";
 
 /// Suffix of the log with an answer that the state does not contain.
-pub const ANSWER: &str = "answer";
+pub(crate) const ANSWER: &str = "answer";

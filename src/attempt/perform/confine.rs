@@ -44,7 +44,7 @@ const DEVICES: [&str; 7] =
 const OF_COMMITS: [&str; 3] = ["objects", "refs/heads/coven", "logs/refs/heads/coven"];
 
 /// A confined execution.
-pub struct Confined {
+pub(super) struct Confined {
     program: String,
     confinement: Confinement,
     /// Its temporary directory, which is removed on drop.
@@ -61,7 +61,7 @@ impl Drop for Confined {
 
 impl Confined {
     /// Returns the prefix of a confined command. `place` is one more writable path.
-    pub fn prefix(&self, place: Option<&Path>) -> Vec<String> {
+    pub(super) fn prefix(&self, place: Option<&Path>) -> Vec<String> {
         let mut confinement = self.confinement.clone();
         for reach in &mut confinement.layers {
             reach.write.iter_mut().for_each(|write| write.extend(place.map(Path::to_owned)));
@@ -71,14 +71,14 @@ impl Confined {
     }
 
     /// Returns the variable that points to the temporary directory.
-    pub fn env(&self) -> Option<(String, OsString)> {
+    pub(super) fn env(&self) -> Option<(String, OsString)> {
         self.tmp.as_ref().map(|tmp| ("TMPDIR".to_owned(), tmp.clone().into_os_string()))
     }
 }
 
 /// Returns the sandbox for this work, if any. The error is one sentence: the sandbox is not
 /// available.
-pub fn confine(
+pub(super) fn confine(
     site: &Site,
     work: &Work,
     tree: Option<&Entered>,

@@ -40,7 +40,7 @@ const USUAL: [&str; 32] = [
 ];
 
 /// Returns the variables that work does not inherit, in addition to those that no work inherits.
-pub fn kept_back<'a>(site: &'a Site, work: &Work) -> Vec<&'a str> {
+pub(crate) fn kept_back<'a>(site: &'a Site, work: &Work) -> Vec<&'a str> {
     if !work.adapter.is_stream() {
         return Vec::new();
     }

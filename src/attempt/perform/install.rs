@@ -36,7 +36,7 @@ const PARTIAL: &str = ".new-";
 const SETTINGS: [&str; 2] = [".npmrc", "bunfig.toml"];
 
 /// Installs packages for `bun`, unless they exist. Returns their directory.
-pub fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
+pub(super) fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
     let cache = child.site.cwd().join(CACHE);
     let set = cache.join(name(deps));
     // Of several processes that need the same set, one installs it and the others wait.
@@ -68,7 +68,7 @@ pub fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
 }
 
 /// Makes `uv` fetch packages, so that the script starts fast with them.
-pub fn uv(child: &Child, with: Vec<String>) -> Result<(), Unready> {
+pub(super) fn uv(child: &Child, with: Vec<String>) -> Result<(), Unready> {
     let argv = ["uv", "run", "--no-project"].map(str::to_owned).into_iter().chain(with);
     let argv = argv.chain(["python", "-c", ""].map(str::to_owned)).collect();
     run(child, argv, child.site.cwd())
@@ -176,4 +176,4 @@ fn run(child: &Child, command: Vec<String>, cwd: &Path) -> Result<(), Unready> {
 }
 
 /// Suffix of the log's name.
-pub const LOG: &str = "install.log";
+pub(super) const LOG: &str = "install.log";

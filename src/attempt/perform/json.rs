@@ -14,7 +14,7 @@ use crate::workflow::plan::Require;
 const FAULTS: usize = 20;
 
 /// Checks a value. The error states why it cannot be used.
-pub fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
+pub(super) fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
     if let Some(path) = &work.schema {
         check_schema(site, path, value)?;
     }
@@ -42,7 +42,7 @@ fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> 
 }
 
 /// Returns the schema violations of a value, each with its position in the value.
-pub fn faults(validator: &jsonschema::Validator, value: &Value) -> Vec<String> {
+pub(super) fn faults(validator: &jsonschema::Validator, value: &Value) -> Vec<String> {
     let told = |error: jsonschema::ValidationError| match error.instance_path().to_string() {
         place if place.is_empty() => error.to_string(),
         place => format!("{place}: {error}"),

@@ -33,13 +33,13 @@ use self::confine::Confined;
 use self::json::check_json;
 use self::repair::Wanting;
 use self::script::{Ready, Unready};
-pub use self::session::SESSIONS;
+pub(crate) use self::session::SESSIONS;
 use self::session::{Busy, Name, Session};
-pub use self::wait::wait;
+pub(crate) use self::wait::wait;
 use super::bead_tree;
 use super::exec_env::Site;
 use super::parking::Pass;
-pub use super::perform::agent_stream::ANSWER;
+pub(crate) use super::perform::agent_stream::ANSWER;
 use super::perform::agent_stream::Heard;
 use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
 use super::provider_check::{self, Known};
@@ -58,7 +58,7 @@ use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
 /// The result of an execution.
-pub struct Performed {
+pub(crate) struct Performed {
     pub record: Record,
     /// Number of processes left running, which plain commands may do.
     pub left_running: usize,
@@ -67,7 +67,7 @@ pub struct Performed {
 }
 
 impl Performed {
-    pub fn of(record: Record) -> Performed {
+    pub(crate) fn of(record: Record) -> Performed {
         Performed { record, left_running: 0, returns: false }
     }
 }
@@ -95,14 +95,14 @@ struct Child<'a> {
 }
 
 /// The conditions under which an execution uses a provider.
-pub struct Terms {
+pub(crate) struct Terms {
     pub pass: Arc<Pass>,
     /// The task of the execution, which goes back if a limit or a machine fault is met.
     pub task: Option<TaskTerms>,
 }
 
 /// The task that work belongs to.
-pub struct TaskTerms {
+pub(crate) struct TaskTerms {
     /// The step or free task, identical in every retry.
     pub what: String,
     pub attempt: u32,
@@ -110,14 +110,14 @@ pub struct TaskTerms {
 
 impl Terms {
     /// Returns the terms of an execution that shares no provider account, or uses no provider.
-    pub fn free() -> Terms {
+    pub(crate) fn free() -> Terms {
         Terms { pass: Pass::free(), task: None }
     }
 }
 
 /// Replaces [`run`] in tests.
 #[cfg(test)]
-pub type Script =
+pub(crate) type Script =
     std::sync::Arc<dyn Fn(&Site, &Work, &str, &Stop) -> Option<Performed> + Send + Sync>;
 
 #[cfg(test)]
@@ -127,18 +127,18 @@ thread_local! {
 
 /// Lets a script do this thread's work.
 #[cfg(test)]
-pub fn simulate(script: Option<Script>) {
+pub(crate) fn simulate(script: Option<Script>) {
     SCRIPT.with(|here| *here.borrow_mut() = script);
 }
 
 /// Runs a child process, whose processes are identified by `mark`. Returns `None` if it was
 /// stopped: the attempt then stays open.
-pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+pub(crate) fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
     run_on(&Terms::free(), site, work, mark, stop)
 }
 
 /// Runs a child process like [`run`], under the caller's terms.
-pub fn run_on(
+pub(crate) fn run_on(
     terms: &Terms,
     site: &Site,
     work: &Work,
@@ -800,7 +800,7 @@ fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Reco
 }
 
 /// Renames the log files of an earlier attempt, which are named by step, to include its number.
-pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
+pub(crate) fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
     if attempt > 1 {
         keep_logs(site, step, &(attempt - 1).to_string());
     }
@@ -808,7 +808,7 @@ pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
 
 /// Renames the logs of an earlier execution of the same task, which did not end it, to include its
 /// number.
-pub fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
+pub(crate) fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
     if task_attempt > 1 {
         keep_logs(site, &work.step, &format!("{}-{}", work.attempt, task_attempt - 1));
     }

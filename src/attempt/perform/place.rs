@@ -13,10 +13,10 @@ use crate::base::digest::sha256;
 use crate::disk;
 
 /// Directory in the run's directory for prepared texts that are too long for an argument.
-pub const VALUES: &str = "values";
+pub(super) const VALUES: &str = "values";
 
 /// Returns the work with the path of the run's directory, and creates the artifact directory there.
-pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
+pub(super) fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
     let Some(mark) = work.root.as_deref().filter(|mark| is_meant(work, mark)) else {
         return Ok(Cow::Borrowed(work));
     };
@@ -102,7 +102,7 @@ fn script(root: &Path, file: &Path, mark: &str) -> io::Result<PathBuf> {
 }
 
 /// Writes a text to a file that is named by its content: a concurrent writer writes the same.
-pub fn leave(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn leave(path: &Path, text: &str) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }

@@ -24,7 +24,7 @@ const END_BYTES: u64 = 1 << 20;
 
 /// The problem of an answer.
 #[derive(Debug, Default)]
-pub struct Wrong {
+pub(crate) struct Wrong {
     pub message: String,
     pub context: Map<String, Value>,
     pub class: Option<FaultClass>,
@@ -57,7 +57,7 @@ impl Wrong {
 
 /// The result of reading an answer.
 #[derive(Debug, Default)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub until_met: Option<bool>,
     /// The parsed value of the answer.
     pub json: Option<Value>,
@@ -70,7 +70,7 @@ pub struct Reply {
 }
 
 /// Reads an answer by its rules. `asked` contains the prompts that the agent received.
-pub fn read(
+pub(crate) fn read(
     rules: &AnswerRules,
     asked: &[Cow<str>],
     whole: &WholeText,
@@ -155,7 +155,7 @@ pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
 }
 
 /// Reads the end of an answer from its log.
-pub fn end_of(log: &Path) -> io::Result<String> {
+pub(crate) fn end_of(log: &Path) -> io::Result<String> {
     let mut file = File::open(log)?;
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(END_BYTES)))?;

@@ -22,14 +22,14 @@ use crate::workflow::plan::Runtime;
 const CODE_BYTES: usize = 96 * 1024;
 
 /// The reason why a script cannot run.
-pub enum Unready {
+pub(super) enum Unready {
     /// It was stopped before it started.
     Stopped,
     Failed(Box<Record>),
 }
 
 impl Unready {
-    pub fn failed(code: i32, message: impl Into<String>, class: FaultClass) -> Unready {
+    pub(super) fn failed(code: i32, message: impl Into<String>, class: FaultClass) -> Unready {
         let mut record = Record::refused(code, message, Map::new());
         record.error.iter_mut().for_each(|error| error.class = Some(class));
         Unready::Failed(Box::new(record))
@@ -51,7 +51,7 @@ enum Code<'a> {
 
 /// A script that is ready to run.
 #[derive(Default)]
-pub struct Ready {
+pub(super) struct Ready {
     pub argv: Vec<String>,
     /// Variables that it needs in addition to those of its step.
     pub env: Vec<(String, OsString)>,
@@ -60,7 +60,7 @@ pub struct Ready {
 }
 
 /// Installs packages, writes files, and returns the command.
-pub fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
+pub(super) fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
     let root = child.site.root();
     let mut ready = Ready::default();
     // A file's extension decides its runtime, even if the node names another.

@@ -23,14 +23,14 @@ use crate::disk::{self, locks::try_lock};
 use crate::exec::Stop;
 
 /// Directory of the conversation files in a workspace.
-pub const SESSIONS: &str = ".orchestrate/sessions";
+pub(crate) const SESSIONS: &str = ".orchestrate/sessions";
 
 /// Maximum wait for a lock: the previous holder may still be ending.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A conversation whose lock this process holds.
-pub struct Session {
+pub(super) struct Session {
     path: PathBuf,
     work: SessionWork,
     kind: Kind,
@@ -61,7 +61,7 @@ struct Kept {
 }
 
 /// The reason why a conversation is not available.
-pub enum Busy {
+pub(super) enum Busy {
     /// Another process takes part in it.
     Held,
     Stopped,
@@ -80,7 +80,12 @@ impl fmt::Display for Busy {
 
 impl Session {
     /// Locks a conversation. Waits up to `PATIENCE` for its holder.
-    pub fn take(site: &Site, work: &SessionWork, kind: Kind, stop: &Stop) -> Result<Session, Busy> {
+    pub(super) fn take(
+        site: &Site,
+        work: &SessionWork,
+        kind: Kind,
+        stop: &Stop,
+    ) -> Result<Session, Busy> {
         let dir = site.workspace.root().join(SESSIONS);
         fs::create_dir_all(&dir).map_err(Busy::Error)?;
         let lock = File::create(dir.join(format!("{}.lock", work.key))).map_err(Busy::Error)?;
@@ -107,13 +112,13 @@ impl Session {
     }
 
     /// Returns true if there is a conversation to continue or to fork from.
-    pub fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         self.parent.is_some() || self.kept.id.is_some() && !self.work.resume.is_empty()
     }
 
     /// Returns the command line that starts, forks, or continues the conversation. Stores a new
     /// conversation's state first.
-    pub fn argv(&mut self, first: &[String]) -> io::Result<Vec<String>> {
+    pub(super) fn argv(&mut self, first: &[String]) -> io::Result<Vec<String>> {
         let fork = self.work.fork.clone().zip(self.parent.clone());
         let argv = match &fork {
             Some((fork, _)) => &fork.argv,
@@ -152,21 +157,21 @@ impl Session {
     }
 
     /// Drops the conversation's ID, because the provider does not know it any more.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.parent = None;
         self.kept.id = None;
         self.kept.generation += 1;
     }
 
     /// Returns a value that stores the provider's ID of the conversation during the execution.
-    pub fn name_keeper(&self) -> Name {
+    pub(super) fn name_keeper(&self) -> Name {
         Name { path: self.path.clone(), kept: self.kept.clone() }
     }
 
     /// Stores what the provider reported about the conversation. Returns the cost of this execution
     /// plus that of earlier executions that were restarted. If `returns`, this execution will be
     /// restarted too.
-    pub fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
+    pub(super) fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
         let mut own = outcome.usage.since(&self.kept.usage);
         self.kept.unrecorded.iter().for_each(|before| own.add(before));
         self.kept.unrecorded = returns.then(|| own.clone());
@@ -177,7 +182,7 @@ impl Session {
     }
 
     /// Marks the cost as recorded, unless the execution `returns`.
-    pub fn recorded(&mut self, returns: bool) {
+    pub(super) fn recorded(&mut self, returns: bool) {
         if !returns
             && self.kept.unrecorded.take().is_some()
             && let Err(error) = self.write()
@@ -193,13 +198,13 @@ impl Session {
 
 /// Stores the provider's ID of a conversation as soon as it is known: even if the process is killed
 /// right after, the conversation has started.
-pub struct Name {
+pub(crate) struct Name {
     path: PathBuf,
     kept: Kept,
 }
 
 impl Name {
-    pub fn keep(&mut self, name: &str) {
+    pub(crate) fn keep(&mut self, name: &str) {
         if self.kept.id.as_deref() == Some(name) {
             return;
         }

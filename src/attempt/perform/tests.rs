@@ -122,7 +122,7 @@ fn short_output_is_in_the_record_and_long_output_in_a_file() {
     let text = trial.read(&whole.path);
     assert_eq!(whole.sha256, crate::base::digest::sha256(text.as_bytes()));
     assert!(text.starts_with("*** xx") && text.ends_with("xx"));
-    assert_eq!(long.output.unwrap(), text[..exec::WHOLE_BYTES]);
+    assert_eq!(long.output.unwrap(), text[..crate::exec::whole::WHOLE_BYTES]);
     assert_eq!(long.truncated, Some(true));
     assert_eq!(trial.read("logs/node.stdout"), format!("{text}\n"));
 }

@@ -21,7 +21,11 @@ const SETTINGS_BYTES: u64 = 4 << 20;
 
 /// Returns the variable that stops opencode from using its vendor, or `None` if the user chose the
 /// vendor. The error states what the user must do, because opencode has no usable provider.
-pub fn guard(site: &Site, work: &Work, cwd: &Path) -> Result<Option<(String, OsString)>, String> {
+pub(super) fn guard(
+    site: &Site,
+    work: &Work,
+    cwd: &Path,
+) -> Result<Option<(String, OsString)>, String> {
     let program = work.argv.first().map(|program| Path::new(program).file_name());
     // Another program that uses the opencode adapter is the user's own.
     if work.adapter != Kind::OpenCode || program.flatten() != Some(OsStr::new("opencode")) {

@@ -11,7 +11,7 @@ use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::Stop;
 
 /// Waits for files. Returns `None` if it was stopped.
-pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
+pub(crate) fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
     let began = Instant::now();
     let mut polls = 0u64;
     loop {

@@ -8,7 +8,7 @@ pub(crate) mod conversation;
 mod mcp;
 mod merge;
 mod node;
-pub mod refs;
+pub(crate) mod refs;
 mod results;
 mod shell;
 mod spell;
@@ -40,7 +40,7 @@ use crate::yaml::problem::located;
 use crate::yaml::without_bom;
 
 /// The result of preparing a step.
-pub enum Prepared {
+pub(crate) enum Prepared {
     /// The step's condition is false.
     Skip,
     /// The step cannot run; this is its result.
@@ -60,7 +60,7 @@ pub enum Prepared {
 }
 
 /// The reason why a step cannot run, with the details for a fix.
-pub struct Refusal {
+pub(crate) struct Refusal {
     message: String,
     context: Map<String, Value>,
     /// The fault in a spell.
@@ -114,7 +114,7 @@ impl From<PathError> for Refusal {
 }
 
 /// Prepares the step at `here`. If the work may run `elsewhere`, its executor checks its secrets.
-pub fn prepare(
+pub(crate) fn prepare(
     site: &Site,
     plan: &Plan,
     run: &Run,
@@ -148,7 +148,7 @@ pub fn prepare(
 }
 
 /// Masks every string in a map.
-pub fn mask_map(site: &Site, map: Map<String, Value>) -> Map<String, Value> {
+pub(crate) fn mask_map(site: &Site, map: Map<String, Value>) -> Map<String, Value> {
     if site.mask.is_empty() {
         return map;
     }
@@ -156,7 +156,7 @@ pub fn mask_map(site: &Site, map: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Masks every string in a value.
-pub fn mask_json(site: &Site, value: Value) -> Value {
+pub(crate) fn mask_json(site: &Site, value: Value) -> Value {
     if site.mask.is_empty() {
         return value;
     }
@@ -173,7 +173,7 @@ pub fn mask_json(site: &Site, value: Value) -> Value {
 }
 
 /// Masks JSON text like [`mask_json`], and makes it compact.
-pub fn mask_written(site: &Site, json: &str) -> String {
+pub(crate) fn mask_written(site: &Site, json: &str) -> String {
     let number = |digits: &str| match site.mask.text(digits) == digits {
         true => digits.to_owned(),
         false => "\"***\"".to_owned(),
@@ -521,7 +521,7 @@ impl Preparing<'_> {
 }
 
 /// Checks that all secrets are set.
-pub fn missing_secrets(names: &[String], environment: &Environment) -> Result<(), Unusable> {
+pub(crate) fn missing_secrets(names: &[String], environment: &Environment) -> Result<(), Unusable> {
     let missing: Vec<_> = names.iter().filter(|name| !environment.contains_key(*name)).collect();
     if missing.is_empty() {
         return Ok(());
@@ -533,7 +533,7 @@ pub fn missing_secrets(names: &[String], environment: &Environment) -> Result<()
 }
 
 /// Reads a schema. The error states why it cannot be used.
-pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, Unusable> {
+pub(crate) fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, Unusable> {
     let broken = |reason: String| Unusable {
         message: format!("the schema `{path}` cannot be used: {reason}"),
         context: [("output_schema".to_owned(), json!(path))].into_iter().collect(),
@@ -547,7 +547,7 @@ pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, U
 }
 
 /// An input or output that does not match the author's specification.
-pub struct Unusable {
+pub(crate) struct Unusable {
     pub message: String,
     pub context: Map<String, Value>,
 }

@@ -15,20 +15,20 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
 /// Directory of a run's artifacts, relative to the run's directory.
-pub const ARTIFACTS: &str = "artifacts";
+pub(crate) const ARTIFACTS: &str = "artifacts";
 
 /// Returns a placeholder for the run's directory in one piece of work. The work may be executed on
 /// another machine, where the volume may be mounted at another path; its executor inserts the path.
 ///
 /// The placeholder is random and is drawn after all inserted values were written, so that no value
 /// can contain it.
-pub fn root_mark() -> String {
+pub(crate) fn root_mark() -> String {
     format!("@orchestrate:{}{}@", word(chance()), word(chance()))
 }
 
 /// The destination of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Into {
+pub(crate) enum Into {
     /// An agent: all values are inserted unchanged.
     Prompt,
     /// A shell: no value is ever part of the script.
@@ -40,7 +40,7 @@ pub enum Into {
 }
 
 /// The values at one node.
-pub struct Values<'a> {
+pub(crate) struct Values<'a> {
     pub site: &'a Site,
     pub plan: &'a Plan,
     pub run: &'a Run,
@@ -55,7 +55,7 @@ pub struct Values<'a> {
 }
 
 /// The value of a reference.
-pub struct Found {
+pub(crate) struct Found {
     pub text: String,
     /// True for a number or a boolean.
     pub bare: bool,
@@ -68,7 +68,7 @@ impl Found {
 }
 
 impl<'a> Values<'a> {
-    pub fn new(
+    pub(crate) fn new(
         site: &'a Site,
         plan: &'a Plan,
         run: &'a Run,
@@ -89,7 +89,7 @@ impl<'a> Values<'a> {
     }
 
     /// Returns the value of a variable, for any destination.
-    pub fn variable(&self, var: Var) -> Result<String, Refusal> {
+    pub(crate) fn variable(&self, var: Var) -> Result<String, Refusal> {
         let request = self.run.origin.request.as_deref();
         let asked = |get: fn(&crate::engine::Request) -> &String| {
             request.map(get).cloned().unwrap_or_default()
@@ -128,12 +128,12 @@ impl<'a> Values<'a> {
     }
 
     /// Returns the whole output of a record's step.
-    pub fn whole(&self, record: &Record) -> Result<String, Refusal> {
+    pub(crate) fn whole(&self, record: &Record) -> Result<String, Refusal> {
         whole(self.site, record)
     }
 
     /// Resolves a reference. The error states why the field does not exist.
-    pub fn find(&mut self, reference: &NodeRef) -> Result<Found, Refusal> {
+    pub(crate) fn find(&mut self, reference: &NodeRef) -> Result<Found, Refusal> {
         let NodeRef { node, field } = reference;
         let about = Written(reference);
         let Some((index, step)) = self.plan.root.find(node) else {

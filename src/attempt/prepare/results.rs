@@ -13,7 +13,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Prompt, Rounds, RoundsKind, Step, Words};
 
 /// One step of a run, from the view of a spell.
-pub struct Results<'a> {
+pub(super) struct Results<'a> {
     pub site: &'a Site,
     pub plan: &'a Plan,
     pub run: &'a Run,
@@ -25,12 +25,12 @@ pub struct Results<'a> {
 
 /// Maximum size of an output in a prompt: an agent does not read more, and a spell that inserts it
 /// twice must fit too.
-pub const PROMPT_BYTES: usize = 256 * 1024;
+pub(super) const PROMPT_BYTES: usize = 256 * 1024;
 
 impl<'a> Results<'a> {
     /// Returns all variables. Step results override the variables given at the start of the run,
     /// and variables with fixed names override both.
-    pub fn variables(&self) -> Result<Map<String, Value>, Refusal> {
+    pub(super) fn variables(&self) -> Result<Map<String, Value>, Refusal> {
         let mut all = self.run.origin.context.clone();
         for loops in 0..=self.here.loops.len() {
             let loops = &self.here.loops[..loops];
@@ -251,7 +251,7 @@ impl<'a> Results<'a> {
 }
 
 /// Returns the whole output of a record's step.
-pub fn whole(site: &Site, record: &Record) -> Result<String, Refusal> {
+pub(super) fn whole(site: &Site, record: &Record) -> Result<String, Refusal> {
     let Some(whole) = &record.whole else {
         return Ok(record.output.clone().unwrap_or_default());
     };

@@ -17,7 +17,7 @@ const ENV_BYTES: usize = 512 * 1024;
 
 /// The values to insert into a script.
 #[derive(Default)]
-pub struct Expansions {
+pub(crate) struct Expansions {
     /// Placeholder for the run's directory.
     pub root: String,
     /// Positions of the values that are not inserted yet.
@@ -33,7 +33,7 @@ pub struct Expansions {
 impl Expansions {
     /// Returns the script text that represents a value. `what` is the author's name for it. A
     /// `bare` value can be a word without quotes.
-    pub fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
+    pub(crate) fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         if text.contains('\0') && spot != Some(Spot::Comment) {
             let why = format!("{what} has a NUL in it, as no variable of a shell can");
@@ -54,7 +54,7 @@ impl Expansions {
 
     /// Returns the script text that represents a variable in the script's environment. Returns
     /// `None` to keep the variable's name: the script's author quotes user text.
-    pub fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
+    pub(crate) fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
         let spot = self.spots.pop_front().flatten();
         match spot {
             Some(Spot::HereText) if var.is_user_text() => return Some(shell::escaped_name(var)),
@@ -144,7 +144,7 @@ impl Expansions {
     }
 
     /// Checks the value of a variable that the script reads by its name in this way.
-    pub fn demand(&mut self, what: &str, text: &str, reading: Reading) {
+    pub(crate) fn demand(&mut self, what: &str, text: &str, reading: Reading) {
         match reading {
             Reading::Number => _ = self.reckon(what, text, true),
             Reading::Numbers => self.numbers(what, text),
@@ -185,7 +185,7 @@ impl Expansions {
 impl Expansions {
     /// Refuses a script in which bash would execute a value, or would calculate with a value that
     /// is not a number.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
         match &self.refused {
             Some(why) => Err(Refusal::new(format!("a value cannot be put into the script: {why}"))),
             None => Ok(()),
@@ -194,7 +194,7 @@ impl Expansions {
 }
 
 /// Returns true if a script contains a name as a separate word.
-pub fn names(source: &str, name: &str) -> bool {
+pub(super) fn names(source: &str, name: &str) -> bool {
     let word =
         |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     let bytes = source.as_bytes();
@@ -220,6 +220,6 @@ fn quoted(spot: Option<Spot>, value: &str) -> String {
 }
 
 /// Returns the path of a long text, relative to the run's directory.
-pub fn spill_path(digest: &str) -> String {
+pub(super) fn spill_path(digest: &str) -> String {
     format!("values/{}.txt", &digest[..32])
 }

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::workflow::plan::{Inject, InjectMode, Position};
 
 /// Maximum number of bytes to inject.
-pub const CAP: u64 = 256 * 1024;
+pub(crate) const CAP: u64 = 256 * 1024;
 /// Maximum number of omitted files to name.
 const NAMED_OMISSIONS: usize = 10;
 
 /// A dependency that exists.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     pub path: String,
     pub required: bool,
     pub size: u64,
@@ -25,7 +25,7 @@ pub struct Found {
 
 /// Statistics about an injection that did not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Cut {
+pub(crate) struct Cut {
     pub total_size: u64,
     pub shown_size: u64,
     pub files_shown: usize,
@@ -34,14 +34,14 @@ pub struct Cut {
 }
 
 impl Cut {
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({ "injection_truncated": true, "truncation_details": self })
     }
 }
 
 /// Returns the prompt with its dependencies, and the omissions if there are any. `files` must be
 /// sorted by path.
-pub fn inject(prompt: &str, inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
+pub(crate) fn inject(prompt: &str, inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
     if files.is_empty() {
         return (prompt.to_owned(), None);
     }

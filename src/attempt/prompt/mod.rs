@@ -2,5 +2,5 @@
 //! them, the files that a prompt depends on, the answer contract, and other required forms of an
 //! answer.
 
-pub mod inject;
-pub mod spell;
+pub(crate) mod inject;
+pub(crate) mod spell;

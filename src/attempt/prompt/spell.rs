@@ -15,13 +15,13 @@ use crate::template::spell::{Fault, Spell};
 use crate::yaml::problem::nearest;
 
 /// Spell directories in a workspace; the first that has the spell wins.
-pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
+pub(crate) const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
 /// File that replaces the built-in system prompt, if it exists.
-pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
+pub(crate) const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
 /// Name of a spell that is written in the place of its use.
-pub const INLINE: &str = "inline spell";
+pub(crate) const INLINE: &str = "inline spell";
 /// The variable of a system prompt that holds the rendered spell.
-pub const SLOT: &str = "spell_content";
+pub(crate) const SLOT: &str = "spell_content";
 
 const BUILT_IN: [(&str, &str); 8] = [
     ("analyse-spec", include_str!("../../../workflows/spells/analyse-spec.md")),
@@ -35,22 +35,22 @@ const BUILT_IN: [(&str, &str); 8] = [
 ];
 /// Name of the built-in system prompt.
 const BUILT_IN_FILE: &str = "built-in system prompt";
-pub const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../../config/system-prompt.md");
+pub(crate) const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../../config/system-prompt.md");
 
 /// Reads a file of the workspace by its path. Returns `None` if it does not exist, or the reason
 /// why it cannot be read.
-pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
+pub(crate) type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
 
 /// A spell that was found: its name for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     pub file: String,
     pub text: String,
 }
 
 /// The reason why a spell cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub(crate) enum Lost {
     #[error("`{name}` is no name of a spell: {reason}")]
     BadName { name: String, reason: &'static str },
     #[error(
@@ -65,7 +65,7 @@ pub enum Lost {
 }
 
 /// Returns the rendered spell, or an error if it is blank: the agent would have no task.
-pub fn something(said: String, which: &str) -> Result<String, Lost> {
+pub(crate) fn something(said: String, which: &str) -> Result<String, Lost> {
     match said.trim().is_empty() {
         false => Ok(said),
         true => Err(Lost::Nothing { which: which.to_owned() }),
@@ -74,7 +74,7 @@ pub fn something(said: String, which: &str) -> Result<String, Lost> {
 
 /// The reason why there is no prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     #[error(transparent)]
     Lost(#[from] Lost),
     #[error(transparent)]
@@ -82,7 +82,7 @@ pub enum Refusal {
 }
 
 /// Returns the names of the built-in spells.
-pub fn built_in() -> impl Iterator<Item = &'static str> {
+pub(crate) fn built_in() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
@@ -97,12 +97,12 @@ fn meant(name: &str) -> String {
 }
 
 /// Returns the paths at which a spell of this name is searched.
-pub fn places(name: &str) -> impl Iterator<Item = String> {
+pub(crate) fn places(name: &str) -> impl Iterator<Item = String> {
     SPELLS.iter().map(move |directory| format!("{directory}/{name}.md"))
 }
 
 /// Resolves the value of a `spell` field.
-pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
+pub(crate) fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if spell.contains('\n') {
         return Ok(Found { file: INLINE.into(), text: spell.to_owned() });
     }
@@ -127,14 +127,14 @@ pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
 }
 
 /// Renders a spell that was found. Includes are looked up by name.
-pub fn render(found: &Found, data: &Value, read: Read) -> Result<String, Fault> {
+pub(crate) fn render(found: &Found, data: &Value, read: Read) -> Result<String, Fault> {
     let spell = Spell::parse(&found.file, &found.text)?;
     with_includes(read, |includes| spell.render(data, includes))
 }
 
 /// Calls `work` with a function that resolves includes. If an include cannot be found, the returned
 /// fault contains the reason.
-pub fn with_includes<T>(
+pub(crate) fn with_includes<T>(
     read: Read,
     work: impl FnOnce(&dyn Fn(&str) -> Option<(String, String)>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
@@ -156,17 +156,17 @@ pub fn with_includes<T>(
 
 /// The template around spells.
 #[derive(Clone, Debug)]
-pub struct SystemPrompt(Spell);
+pub(crate) struct SystemPrompt(Spell);
 
 /// Placeholder text to test whether a template writes a value. It is one word, so that it survives
 /// indentation and quoting.
-pub const PROBE: &str = "spellcontentgoeshere";
+pub(crate) const PROBE: &str = "spellcontentgoeshere";
 /// Maximum depth at which the includes of a system prompt are searched.
 const DEPTH: usize = 5;
 
 impl SystemPrompt {
     /// Parses a system prompt, which must have a place for the spell, in itself or in an include.
-    pub fn parse(found: &Found, read: Read) -> Result<SystemPrompt, Fault> {
+    pub(crate) fn parse(found: &Found, read: Read) -> Result<SystemPrompt, Fault> {
         let spell = Spell::parse(&found.file, &found.text)?;
         match writes_slot(&spell, read, DEPTH) {
             true => Ok(SystemPrompt(spell)),
@@ -175,7 +175,7 @@ impl SystemPrompt {
     }
 
     /// Returns the system prompt of the workspace, or the built-in one if there is none.
-    pub fn find(read: Read) -> Result<SystemPrompt, Refusal> {
+    pub(crate) fn find(read: Read) -> Result<SystemPrompt, Refusal> {
         let found = match read(SYSTEM_PROMPT) {
             Ok(Some(text)) => Found { file: SYSTEM_PROMPT.into(), text },
             Ok(None) => {
@@ -192,7 +192,7 @@ impl SystemPrompt {
     /// Returns the variables of the system prompt for a step: `data`, and its own variables, which
     /// `data` cannot set. Only the built-in prompt reserves `agent` and `agents`; another prompt
     /// may give these names any meaning.
-    pub fn knows(&self, data: &Value, agent: Option<&str>, contract: bool) -> Value {
+    pub(crate) fn knows(&self, data: &Value, agent: Option<&str>, contract: bool) -> Value {
         let built_in = self.0.file() == BUILT_IN_FILE;
         let ours: &[&str] = match built_in {
             true => &["no_contract", "may_be_plain", "agent", "agents"],
@@ -209,13 +209,13 @@ impl SystemPrompt {
         Value::Object(data)
     }
 
-    pub fn spell(&self) -> &Spell {
+    pub(crate) fn spell(&self) -> &Spell {
         &self.0
     }
 
     /// Returns the whole prompt: the system prompt with the rendered spell inserted. Returns an
     /// error if rendering does not reach the place for the spell.
-    pub fn wrap(&self, spell: &str, data: &Value, read: Read) -> Result<String, Fault> {
+    pub(crate) fn wrap(&self, spell: &str, data: &Value, read: Read) -> Result<String, Fault> {
         let mut data = data.as_object().cloned().unwrap_or_else(Map::new);
         let mut around = |said: &str| {
             data.insert(SLOT.to_owned(), said.into());

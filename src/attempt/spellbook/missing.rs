@@ -21,7 +21,7 @@ use crate::yaml::problem::nearest;
 const BEAD: [&str; 7] = ["id", "title", "body", "description", "type", "priority", "labels"];
 
 /// The inputs of a run at its start, in addition to step results.
-pub struct Given<'g> {
+pub(crate) struct Given<'g> {
     /// Its variables.
     pub context: &'g Map<String, Value>,
     /// Its bead.
@@ -29,18 +29,18 @@ pub struct Given<'g> {
 }
 
 /// The beads that steps name, by the names they use.
-pub type Beads = Map<String, Value>;
+pub(crate) type Beads = Map<String, Value>;
 
 /// Reports variables that can never have a value where a spell reads them: no step that may run
 /// before, input, bead, or variable of the run has that name.
-pub fn missing(plan: &Plan, pages: &[Page], beads: &Beads, given: &Given) -> Vec<Problem> {
+pub(crate) fn missing(plan: &Plan, pages: &[Page], beads: &Beads, given: &Given) -> Vec<Problem> {
     let found = look(plan, pages, beads, Some(given)).into_iter();
     found.filter(|lack| lack.sure != Sure::Doubt).map(|lack| lack.problem).collect()
 }
 
 /// Reports problems that exist for any inputs of a run, as errors; and problems that only an input
 /// with the name of a step would fix, as warnings.
-pub fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
+pub(crate) fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let told = |Lack { sure, problem }: Lack| match sure {
         Sure::Always => Some(problem),
         Sure::UnlessGiven => Some(problem.as_warning()),
@@ -51,7 +51,7 @@ pub fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
 
 /// Reports what may be missing: results of steps that the reader does not wait for, and fields
 /// whose names resemble known ones.
-pub fn doubtful(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
+pub(crate) fn doubtful(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let found = look(plan, pages, beads, None).into_iter();
     found.filter(|lack| lack.sure == Sure::Doubt).map(|lack| lack.problem).collect()
 }

@@ -15,7 +15,7 @@ use crate::template::spell::{Fault, MAX_INCLUDES, Spell, includes_itself, too_de
 use crate::workflow::named::{Mention, Mentioned};
 use crate::workflow::{Place, Problem};
 
-pub use missing::{Beads, Given, doubtful, incurable, missing};
+pub(crate) use missing::{Beads, Given, doubtful, incurable, missing};
 
 /// Directory of a run's copies, relative to the run's directory.
 const KEPT: &str = "parts/spells";
@@ -24,7 +24,7 @@ const BUILT_IN: &str = "built-in";
 
 /// A spell as it was when a run started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub(crate) struct Page {
     /// Its path in the workspace, or in the directory for built-in spells.
     pub path: String,
     pub text: String,
@@ -35,7 +35,7 @@ const MOST_PAGES: usize = 1000;
 const MOST_BYTES: usize = 16 << 20;
 
 /// Access to the files of a workspace.
-pub struct Shelf<'s> {
+pub(crate) struct Shelf<'s> {
     pub read: Read<'s>,
     /// Lists the names of the files in a directory.
     pub list: &'s dyn Fn(&str) -> Vec<String>,
@@ -43,7 +43,7 @@ pub struct Shelf<'s> {
 
 /// Reads all spells that a workflow mentions, as far as they exist. Returns them with all problems
 /// and their positions.
-pub fn gather(mentions: &[Mention], shelf: &Shelf) -> (Vec<Page>, Vec<Problem>) {
+pub(crate) fn gather(mentions: &[Mention], shelf: &Shelf) -> (Vec<Page>, Vec<Problem>) {
     let mut gathering = Gathering {
         shelf,
         pages: Vec::new(),
@@ -246,7 +246,10 @@ fn is_page_of(page: &Page, name: &str) -> bool {
 }
 
 /// Writes the spells of a run into its directory.
-pub fn keep(root: &Path, pages: &[Page]) -> Result<(), (std::path::PathBuf, std::io::Error)> {
+pub(crate) fn keep(
+    root: &Path,
+    pages: &[Page],
+) -> Result<(), (std::path::PathBuf, std::io::Error)> {
     let disk = disk::machine();
     for Page { path, text } in pages {
         let path = root.join(KEPT).join(path);
@@ -258,7 +261,7 @@ pub fn keep(root: &Path, pages: &[Page]) -> Result<(), (std::path::PathBuf, std:
 }
 
 /// Reads a file as it was when the run started.
-pub fn read_kept(root: &Path, path: &str) -> Result<Option<String>, String> {
+pub(crate) fn read_kept(root: &Path, path: &str) -> Result<Option<String>, String> {
     match std::fs::read_to_string(root.join(KEPT).join(path)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

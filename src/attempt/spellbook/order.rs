@@ -6,7 +6,7 @@ use crate::workflow::plan::{Action, Block, RoundsKind, Step, Target};
 
 /// Availability of one step's result to another step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Can {
+pub(super) enum Can {
     /// The step may have run before.
     Before,
     /// Neither step waits for the other; timing decides.
@@ -24,12 +24,12 @@ pub enum Can {
 type Path<'p> = Vec<(&'p Block, usize)>;
 
 /// The positions of all steps of a plan.
-pub struct Order<'p> {
+pub(super) struct Order<'p> {
     paths: HashMap<*const Step, Path<'p>>,
 }
 
 impl<'p> Order<'p> {
-    pub fn of(root: &'p Block) -> Order<'p> {
+    pub(super) fn of(root: &'p Block) -> Order<'p> {
         let mut order = Order { paths: HashMap::new() };
         order.add(root, &[]);
         order
@@ -47,7 +47,7 @@ impl<'p> Order<'p> {
     }
 
     /// Returns the number of steps that a step of a graph waits for, or `None` for any other step.
-    pub fn waits_for(&self, step: &Step) -> Option<usize> {
+    pub(super) fn waits_for(&self, step: &Step) -> Option<usize> {
         match self.paths.get(&std::ptr::from_ref(step))?.as_slice() {
             [(block, index)] => Some(block.edges.as_ref()?.before[*index].len()),
             _ => None,
@@ -55,7 +55,7 @@ impl<'p> Order<'p> {
     }
 
     /// Returns the availability of the result of `step` when `reader` starts.
-    pub fn can(&self, step: &Step, reader: &Step) -> Can {
+    pub(super) fn can(&self, step: &Step, reader: &Step) -> Can {
         let path = |step: &Step| self.paths.get(&std::ptr::from_ref(step));
         let (Some(step), Some(reader)) = (path(step), path(reader)) else { return Can::Before };
         // The loops that contain both steps.

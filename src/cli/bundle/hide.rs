@@ -25,14 +25,14 @@ const SLACK: u64 = 1 << 20;
 
 /// Bytes in which every secret that we know of is hidden.
 #[derive(Clone, Debug)]
-pub struct Hidden {
+pub(crate) struct Hidden {
     pub bytes: Vec<u8>,
     /// How many bytes were left out of the middle.
     pub cut: u64,
 }
 
 /// Hides secrets.
-pub struct Hide {
+pub(crate) struct Hide {
     mask: Mask,
     /// How many values are known.
     pub known: usize,
@@ -40,7 +40,7 @@ pub struct Hide {
 
 impl Hide {
     /// Hides these values: those that were declared as secrets, and those that may be some.
-    pub fn new(declared: BTreeSet<String>, guessed: BTreeSet<String>) -> Hide {
+    pub(crate) fn new(declared: BTreeSet<String>, guessed: BTreeSet<String>) -> Hide {
         let guessed = guessed.into_iter().filter(|value| is_guess(value));
         let mut values: BTreeSet<String> = declared.into_iter().chain(guessed).collect();
         values.retain(|value| !value.trim().is_empty());
@@ -48,18 +48,18 @@ impl Hide {
         Hide { mask: Mask::new(values), known }
     }
 
-    pub fn text(&self, text: &str) -> Hidden {
+    pub(crate) fn text(&self, text: &str) -> Hidden {
         let bytes = self.mask.bytes(text.as_bytes());
         Hidden { bytes: self.last(bytes), cut: 0 }
     }
 
     /// A name for people and for files.
-    pub fn name(&self, name: &str) -> String {
+    pub(crate) fn name(&self, name: &str) -> String {
         String::from_utf8_lossy(&self.text(name).bytes).into_owned()
     }
 
     /// Reads to the end and keeps a beginning and an end, `limit` bytes in all.
-    pub fn read(&self, from: &mut dyn Read, limit: usize) -> io::Result<Hidden> {
+    pub(crate) fn read(&self, from: &mut dyn Read, limit: usize) -> io::Result<Hidden> {
         let (mut masker, mut ends) = (self.mask.masker(), Ends::new(limit));
         let (mut buffer, mut masked) = (vec![0; CHUNK], Vec::new());
         loop {
@@ -93,7 +93,7 @@ impl Hide {
     }
 
     /// The same of a file, which may be of any length.
-    pub fn read_file(&self, file: &mut File, len: u64, limit: usize) -> io::Result<Hidden> {
+    pub(crate) fn read_file(&self, file: &mut File, len: u64, limit: usize) -> io::Result<Hidden> {
         if len <= WHOLE {
             // One that grows meanwhile is read as far as it was.
             return self.read(&mut file.take(len), limit);

@@ -4,7 +4,7 @@
 //! links are not followed, and what is large is cut, with a note of how much.
 
 mod hide;
-pub mod shapes;
+pub(crate) mod shapes;
 mod tar;
 
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
-pub use hide::{Hidden, Hide};
+pub(crate) use hide::{Hidden, Hide};
 use tar::Tar;
 
 /// How much of one file is kept, and of all.
@@ -29,7 +29,7 @@ const LISTED: usize = 20_000;
 
 /// A file of the bundle.
 #[derive(Clone, Debug, Serialize)]
-pub struct Part {
+pub(crate) struct Part {
     pub path: String,
     pub bytes: usize,
     /// How many bytes were left out of its middle.
@@ -43,14 +43,14 @@ fn is_zero(number: &u64) -> bool {
 
 /// Something that is not in the bundle.
 #[derive(Clone, Debug, Serialize)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     pub path: String,
     pub why: String,
 }
 
 /// What is in a bundle, and what is not.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Contents {
+pub(crate) struct Contents {
     pub files: Vec<Part>,
     pub left_out: Vec<LeftOut>,
     /// How many values were known to be secrets, or taken for some.
@@ -58,7 +58,7 @@ pub struct Contents {
 }
 
 /// A bundle being gathered.
-pub struct Bundle {
+pub(crate) struct Bundle {
     hide: Hide,
     parts: Vec<(Part, Vec<u8>)>,
     left_out: Vec<LeftOut>,
@@ -66,24 +66,24 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    pub fn new(hide: Hide) -> Bundle {
+    pub(crate) fn new(hide: Hide) -> Bundle {
         Bundle { hide, parts: Vec::new(), left_out: Vec::new(), total: 0 }
     }
 
     /// Adds a text of ours.
-    pub fn text(&mut self, path: &str, text: &str) {
+    pub(crate) fn text(&mut self, path: &str, text: &str) {
         let hidden = self.hide.text(text);
         self.add(path, hidden);
     }
 
     /// Adds a document of ours.
-    pub fn json(&mut self, path: &str, document: &impl Serialize) {
+    pub(crate) fn json(&mut self, path: &str, document: &impl Serialize) {
         let text = serde_json::to_string_pretty(document).unwrap_or_default();
         self.text(path, &format!("{text}\n"));
     }
 
     /// Adds a file, or says why it is not there.
-    pub fn file(&mut self, path: &str, file: &Path) {
+    pub(crate) fn file(&mut self, path: &str, file: &Path) {
         let read =
             open(file).and_then(|(mut file, len)| self.hide.read_file(&mut file, len, FILE_BYTES));
         match read {
@@ -93,7 +93,7 @@ impl Bundle {
     }
 
     /// Adds all files of a directory and those below, in order.
-    pub fn directory(&mut self, path: &str, dir: &Path, wanted: &dyn Fn(&str) -> bool) {
+    pub(crate) fn directory(&mut self, path: &str, dir: &Path, wanted: &dyn Fn(&str) -> bool) {
         let Ok(entries) = fs::read_dir(dir) else { return };
         let mut entries: Vec<_> = entries.flatten().collect();
         entries.sort_by_key(fs::DirEntry::file_name);
@@ -110,7 +110,7 @@ impl Bundle {
     }
 
     /// Says that something could not be had.
-    pub fn miss(&mut self, path: &str, why: &str) {
+    pub(crate) fn miss(&mut self, path: &str, why: &str) {
         let (path, why) = (self.hide.name(path), self.hide.name(why));
         self.left_out.push(LeftOut { path, why });
     }
@@ -135,7 +135,7 @@ impl Bundle {
 
     /// Writes the bundle to a file that is not there yet, for nobody else to read. What was begun
     /// and failed is removed.
-    pub fn write(mut self, file: &Path, top: &str, at_s: u64) -> io::Result<Contents> {
+    pub(crate) fn write(mut self, file: &Path, top: &str, at_s: u64) -> io::Result<Contents> {
         let contents = self.contents();
         self.json("manifest.json", &contents);
         let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
@@ -171,7 +171,7 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
 }
 
 /// What lies in directories of a workspace, by name and size, one to a line.
-pub fn listing(root: &Path, dirs: &[PathBuf]) -> String {
+pub(crate) fn listing(root: &Path, dirs: &[PathBuf]) -> String {
     let mut lines = Vec::new();
     for dir in dirs {
         list(root, dir, &mut lines);

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** pure. It may hide too much; what it finds is gone.
 
-pub const STARS: &[u8] = b"***";
+pub(crate) const STARS: &[u8] = b"***";
 
 /// How tokens of well-known makers begin, and how long they are at least.
 const TOKENS: [(&str, usize); 42] = [
@@ -96,7 +96,7 @@ const WHO: [&[u8]; 3] = [b"-u", b"--user", b"--proxy-user"];
 const BASE64_MIN: usize = 24;
 
 /// Whether the value of something that is called so is a secret.
-pub fn is_secret_name(name: &str) -> bool {
+pub(crate) fn is_secret_name(name: &str) -> bool {
     let parts = parts(name);
     let is_key = |pair: &[String]| match pair[1].as_str() {
         "KEY" => KEYS.contains(&pair[0].as_str()),
@@ -111,12 +111,12 @@ pub fn is_secret_name(name: &str) -> bool {
 }
 
 /// Whether a word only says of what kind the secret after it is.
-pub fn is_scheme(word: &[u8]) -> bool {
+pub(crate) fn is_scheme(word: &[u8]) -> bool {
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
 }
 
 /// The same of a variable of the environment, where any key is one, and any authorization.
-pub fn is_secret_variable(name: &str) -> bool {
+pub(crate) fn is_secret_variable(name: &str) -> bool {
     let guessed = |part: &String| ["KEY", "AUTH", "TOKENS", "SECRETS"].contains(&part.as_str());
     is_secret_name(name) || parts(name).iter().any(guessed)
 }
@@ -140,7 +140,7 @@ fn parts(name: &str) -> Vec<String> {
 }
 
 /// The values that a text of settings gives to names of secrets.
-pub fn values(text: &str) -> Vec<String> {
+pub(crate) fn values(text: &str) -> Vec<String> {
     let bytes = text.as_bytes();
     let mut values = Vec::new();
     for (begin, end) in assignments(bytes, false) {
@@ -154,7 +154,7 @@ pub fn values(text: &str) -> Vec<String> {
 }
 
 /// Hides what looks like a secret.
-pub fn hide(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn hide(bytes: &[u8]) -> Vec<u8> {
     let hidden = hide_plain(bytes);
     replace(&hidden, encoded(&hidden))
 }

@@ -10,19 +10,19 @@ const NAME: usize = 100;
 const PREFIX: usize = 155;
 
 /// An archive being written.
-pub struct Tar<W: Write> {
+pub(super) struct Tar<W: Write> {
     out: W,
     at_s: u64,
 }
 
 impl<W: Write> Tar<W> {
     /// `at_s` is the time of all entries, in seconds.
-    pub fn new(out: W, at_s: u64) -> Tar<W> {
+    pub(super) fn new(out: W, at_s: u64) -> Tar<W> {
         Tar { out, at_s }
     }
 
     /// Adds a file.
-    pub fn add(&mut self, path: &str, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn add(&mut self, path: &str, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(&header(path, bytes.len() as u64, self.at_s))?;
         self.out.write_all(bytes)?;
         let rest = bytes.len().next_multiple_of(BLOCK) - bytes.len();
@@ -30,7 +30,7 @@ impl<W: Write> Tar<W> {
     }
 
     /// Ends the archive.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub(super) fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         Ok(self.out)
     }

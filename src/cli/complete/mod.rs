@@ -15,7 +15,7 @@ use super::show::put;
 use super::{Cli, Common, Failure};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CompleteArgs {
+pub(super) struct CompleteArgs {
     /// The words after the program's name, up to the one that is being typed
     #[arg(value_name = "WORD", last = true)]
     pub words: Vec<String>,
@@ -23,7 +23,7 @@ pub struct CompleteArgs {
 
 /// The file names that are valid in addition to the known words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub(super) enum Beside {
     Files,
     Dirs,
     Nothing,
@@ -40,9 +40,9 @@ impl Beside {
 }
 
 /// Words, each with a description.
-pub type Words = Vec<(String, String)>;
+pub(super) type Words = Vec<(String, String)>;
 
-pub fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
     let mut root = Cli::command();
     root.build();
     // Some shells split a word at its equals sign.
@@ -75,7 +75,7 @@ pub fn main(args: &CompleteArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// The position of the cursor: the verb and the arguments in front of it.
-pub struct Spot<'a> {
+pub(super) struct Spot<'a> {
     pub command: &'a Command,
     /// The verb and its subcommands.
     pub path: Vec<&'a str>,
@@ -190,7 +190,7 @@ impl<'a> Spot<'a> {
     }
 
     /// Returns the value that is given for an argument.
-    pub fn value(&self, id: &str) -> Option<&str> {
+    pub(super) fn value(&self, id: &str) -> Option<&str> {
         let found = self.given.iter().find(|(known, _)| *known == id);
         found.map(|(_, value)| value.as_str())
     }

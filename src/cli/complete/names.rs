@@ -23,7 +23,7 @@ const TASKS: usize = 30;
 const STEPS: usize = 200;
 
 /// Returns the completions for an argument, which its value name (for example `RUN`) selects.
-pub fn of(arg: &Arg, spot: &Spot, common: &Common) -> (Beside, Words) {
+pub(super) fn of(arg: &Arg, spot: &Spot, common: &Common) -> (Beside, Words) {
     let possible = arg.get_possible_values();
     if !possible.is_empty() {
         let shown = possible.iter().filter(|value| !value.is_hide_set());

@@ -18,7 +18,7 @@ use crate::store::History;
 use crate::view::progress::TextReport;
 use crate::workflow::Plan;
 
-pub struct Follower {
+pub(super) struct Follower {
     pub id: RunId,
     plan: Plan,
     root: PathBuf,
@@ -29,12 +29,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(plan: Plan, id: RunId, root: PathBuf, bell: Arc<Bell>) -> Follower {
+    pub(super) fn new(plan: Plan, id: RunId, root: PathBuf, bell: Arc<Bell>) -> Follower {
         Follower { id, plan, root, bell, run: None, told: 0 }
     }
 
     /// Reports events until the run is over, the user interrupts, or a member of the team has died.
-    pub fn tell_all(&mut self, around: &Surroundings, team: &Team, stop: &Stop) -> Left {
+    pub(super) fn tell_all(&mut self, around: &Surroundings, team: &Team, stop: &Stop) -> Left {
         let telling = common::telling(around, &RunOptions::default());
         let mut report = TextReport::new(telling, around.colour(), Mask::default());
         let ringing = self.bell.clone();

@@ -43,13 +43,13 @@ const SCHEMA: (&str, &str) = (
 );
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct DemoArgs {
+pub(super) struct DemoArgs {
     /// Where to work; made if it is not there, and must be empty [default: a new scratch directory]
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
 
-pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
+pub(super) fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("orchestrate-demo-{}", std::process::id())),

@@ -14,15 +14,15 @@ use crate::cli::up;
 use crate::disk::hint::Bell;
 use crate::exec::Daemon;
 
-pub const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
+pub(super) const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
 /// Log file for the output of the team, in its workspace.
-pub const LOG: &str = "team.log";
+pub(super) const LOG: &str = "team.log";
 /// Variables that would make the team use another workspace.
 const ELSEWHERE: [&str; 2] = ["ORCHESTRATE_WORKSPACE", "ORCHESTRATE_STATE_DIR"];
 /// Time that the members may take to end before they are asked to hurry.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub struct Team {
+pub(super) struct Team {
     members: Vec<Arc<Daemon>>,
     shared: Arc<Shared>,
 }
@@ -39,7 +39,7 @@ struct Shared {
 
 impl Team {
     /// Starts all members. `bell` rings whenever a member ends.
-    pub fn start(around: &Surroundings, bell: Arc<Bell>) -> io::Result<Team> {
+    pub(super) fn start(around: &Surroundings, bell: Arc<Bell>) -> io::Result<Team> {
         let program = std::env::current_exe()?;
         let log = Arc::new(File::create(around.workspace.join(LOG))?);
         let shared = Arc::new(Shared { bell, ..Shared::default() });
@@ -78,7 +78,7 @@ impl Team {
     }
 
     /// Returns the first member that ended without being asked to.
-    pub fn died(&self) -> Option<String> {
+    pub(super) fn died(&self) -> Option<String> {
         self.shared.died.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -58,7 +58,7 @@ const FLUSHED: usize = 256;
 const RUNS: usize = 10_000;
 
 /// Dependencies and settings of a coordinator.
-pub struct Setup {
+pub(crate) struct Setup {
     pub queue: Arc<FsQueue>,
     pub workspace: Workspace,
     pub config: Config,
@@ -75,10 +75,10 @@ pub struct Setup {
 
 /// Reports that this process is alive, even while the volume is unavailable. Returns the time until
 /// the next call, or `None` if no supervisor waits for it.
-pub type Alive = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
+pub(crate) type Alive = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 
 /// Receives reports of a coordinator's activity.
-pub trait Reports {
+pub(crate) trait Reports {
     /// Creates the receiver of reports about one run.
     fn about(&mut self, run: &Run, site: &Site) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
@@ -94,7 +94,7 @@ pub trait Reports {
 
 /// The reason why a coordinator no longer drives a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub(crate) enum Left {
     Ended(RunStatus),
     /// The run continues in another coordinator or later.
     GivenBack,
@@ -174,7 +174,7 @@ fn is_paused(held: &Held) -> bool {
 }
 
 /// A running coordinator.
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     setup: Setup,
     held: BTreeMap<RunId, Held>,
     /// Deferred claims: another process on this machine holds the run's lock, or the run's files
@@ -224,7 +224,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    pub fn new(setup: Setup) -> Coordinator {
+    pub(crate) fn new(setup: Setup) -> Coordinator {
         let (tell, heard) = mpsc::channel();
         let hints = Hints::new(hear_changes(tell.clone(), setup.queue.layout.checkout()));
         let settings = &setup.config.queue;
@@ -263,7 +263,7 @@ impl Coordinator {
     }
 
     /// Sets whether the single run is released to all coordinators when this coordinator stops.
-    pub fn giving_back(self, gives_back: bool) -> Coordinator {
+    pub(crate) fn giving_back(self, gives_back: bool) -> Coordinator {
         Coordinator { gives_back, ..self }
     }
 
@@ -272,7 +272,7 @@ impl Coordinator {
     ///
     /// The first stop request lets local executions finish; the second stops them. Then every run
     /// is released.
-    pub fn serve(
+    pub(crate) fn serve(
         mut self,
         only: Option<Claim>,
         stop: &Stop,

@@ -11,7 +11,7 @@ use crate::queue::End;
 
 /// What was promised to somebody.
 #[derive(Debug, Default)]
-pub struct Promises {
+pub(super) struct Promises {
     /// The runs that were submitted, each with its script.
     pub runs: BTreeMap<String, usize>,
     /// The free tasks, each with whether it goes well.
@@ -22,7 +22,7 @@ pub struct Promises {
 
 /// One line of `trace`: an execution that began.
 #[derive(Clone, Debug)]
-pub struct Execution {
+pub(super) struct Execution {
     pub run: String,
     pub step: String,
     pub attempt: String,
@@ -31,7 +31,7 @@ pub struct Execution {
 }
 
 /// Reads `trace`.
-pub fn executions(text: &str) -> Vec<Execution> {
+pub(super) fn executions(text: &str) -> Vec<Execution> {
     text.lines()
         .filter_map(|line| {
             let mut words = line.split(' ').map(str::to_owned);
@@ -43,7 +43,7 @@ pub fn executions(text: &str) -> Vec<Execution> {
 
 /// How often things happened that are allowed, and tell how hard the torture was.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub executions: usize,
     /// Executions of an attempt beyond its first.
     pub again: usize,
@@ -51,7 +51,7 @@ pub struct Tally {
 
 /// Finds what was not kept of the promises. `adopted` are the files that were taken in, as the
 /// intake calls them: `<id>-<name>`.
-pub fn judge(
+pub(super) fn judge(
     promises: &Promises,
     report: &Report,
     executions: &[Execution],
@@ -148,7 +148,7 @@ fn judge_drop(
 
 /// Finds what members said that they may not: that a task ended which somebody else told of
 /// already, or that somebody is dead without having looked often enough.
-pub fn said(logs: &str) -> Vec<String> {
+pub(super) fn said(logs: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     for line in logs.lines() {
@@ -178,7 +178,7 @@ fn told_of(line: &str) -> Option<&str> {
 
 /// Finds tasks that were done with half of what was dropped. Whoever dies while it asks a
 /// provider says only half to it, but then it does not end the task.
-pub fn torn(marks: &str, report: &Report) -> Vec<String> {
+pub(super) fn torn(marks: &str, report: &Report) -> Vec<String> {
     let ended: HashSet<String> = report.tree.tasks.iter().filter_map(mark_of_end).collect();
     let torn = marks.lines().filter(|mark| ended.contains(*mark));
     torn.map(|mark| format!("{mark} was done before its file was whole")).collect()

@@ -14,7 +14,7 @@ use super::plot::{AGENTS, Temper};
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(super) enum Role {
     Coordinator,
     /// A worker of one of [`AGENTS`].
     Worker(usize),
@@ -22,7 +22,7 @@ pub enum Role {
 
 /// Starts programs in the workspace that is tortured.
 #[derive(Clone)]
-pub struct Stage {
+pub(crate) struct Stage {
     pub program: PathBuf,
     pub workspace: PathBuf,
     /// Logs lie here, outside of the workspace.
@@ -71,7 +71,11 @@ impl Stage {
     }
 
     /// Runs a verb to its end: its exit code and what it printed.
-    pub fn call(&self, arguments: &[&str], temper: Temper) -> io::Result<(Option<i32>, String)> {
+    pub(crate) fn call(
+        &self,
+        arguments: &[&str],
+        temper: Temper,
+    ) -> io::Result<(Option<i32>, String)> {
         let log = log(&self.beside.join("calls.log"))?;
         let output = self.command(arguments, temper).stderr(log).output()?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -84,7 +88,7 @@ fn log(path: &Path) -> io::Result<File> {
 }
 
 /// A place in the fleet, taken by one process after the other.
-pub struct Member {
+pub(super) struct Member {
     pub role: Role,
     pub temper: Temper,
     number: usize,
@@ -94,12 +98,12 @@ pub struct Member {
 }
 
 impl Member {
-    pub fn new(number: usize, role: Role, stage: &Stage) -> Member {
+    pub(super) fn new(number: usize, role: Role, stage: &Stage) -> Member {
         let temper = Temper { clock_ms: 0, faults: None };
         Member { role, temper, number, stage: stage.clone(), child: None, frozen: false }
     }
 
-    pub fn start(&mut self, temper: Temper) -> io::Result<()> {
+    pub(super) fn start(&mut self, temper: Temper) -> io::Result<()> {
         self.temper = temper;
         let log = log(&self.stage.beside.join(format!("member{}.log", self.number)))?;
         let arguments: &[&str] = match self.role {
@@ -113,7 +117,7 @@ impl Member {
     }
 
     /// Whether its process runs.
-    pub fn is_up(&mut self) -> bool {
+    pub(super) fn is_up(&mut self) -> bool {
         let ended = match &mut self.child {
             None => return false,
             Some(child) => child.try_wait(),
@@ -125,7 +129,7 @@ impl Member {
         false
     }
 
-    pub fn is_frozen(&self) -> bool {
+    pub(super) fn is_frozen(&self) -> bool {
         self.frozen
     }
 
@@ -146,7 +150,7 @@ impl Member {
         children.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -155,22 +159,22 @@ impl Member {
         self.frozen = false;
     }
 
-    pub fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self) {
         self.signal(Signal::SIGSTOP);
         self.frozen = true;
     }
 
-    pub fn thaw(&mut self) {
+    pub(super) fn thaw(&mut self) {
         self.signal(Signal::SIGCONT);
         self.frozen = false;
     }
 
-    pub fn ask_to_end(&self) {
+    pub(super) fn ask_to_end(&self) {
         self.signal(Signal::SIGTERM);
     }
 
     /// Waits for its end. Says whether it came in time.
-    pub fn await_end(&mut self, time: Duration) -> bool {
+    pub(super) fn await_end(&mut self, time: Duration) -> bool {
         let began = Instant::now();
         while self.is_up() {
             if began.elapsed() > time {

@@ -18,9 +18,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use judge::Tally;
-pub use members::Stage;
-pub use plot::Size;
+pub(crate) use judge::Tally;
+pub(crate) use members::Stage;
+pub(crate) use plot::Size;
 
 use super::member;
 use crate::attempt::documents::{self, StepTask};
@@ -51,7 +51,7 @@ const FREE_ROOT: &str = ".orchestrate/results/free";
 
 /// What came of a torture.
 #[derive(Debug)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Promises that were not kept.
     pub wrong: Vec<String>,
     /// What is not as it must be on disk.
@@ -69,7 +69,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.wrong.is_empty() && self.damage.is_empty()
     }
 }
@@ -102,7 +102,7 @@ struct Torture {
 }
 
 /// Tortures a fleet in the workspace of `stage`, which must be empty.
-pub fn torture(
+pub(crate) fn torture(
     stage: Stage,
     seed: u64,
     size: Size,
@@ -534,7 +534,7 @@ fn files_below(dir: &Path, wanted: &dyn Fn(&Path) -> bool) -> io::Result<Vec<Pat
 }
 
 /// Where the logs of members and the like lie, beside the workspace.
-pub fn stage_in(
+pub(crate) fn stage_in(
     dir: &Path,
     program: PathBuf,
     environment: BTreeMap<String, std::ffi::OsString>,

@@ -4,7 +4,7 @@ use crate::base::random::Random;
 
 /// How large a torture is.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub(crate) struct Size {
     pub seconds: u64,
     pub workers: usize,
     pub coordinators: usize,
@@ -13,7 +13,7 @@ pub struct Size {
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Deed {
+pub(super) enum Deed {
     /// Submit a run of this script.
     Submit { script: usize, cancel_after_ms: u64 },
     /// Put a task out that belongs to no run.
@@ -32,7 +32,7 @@ pub enum Deed {
 
 /// What is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
+pub(super) enum Drop {
     /// A task for one of [`AGENTS`].
     Task(usize),
     /// A run of this script.
@@ -41,7 +41,7 @@ pub enum Drop {
 
 /// How a member is to be unlike others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Temper {
+pub(crate) struct Temper {
     /// How far off its clock is.
     pub clock_ms: i64,
     /// How its disk fails: a seed, and how many calls of a thousand.
@@ -49,7 +49,7 @@ pub struct Temper {
 }
 
 impl Temper {
-    pub fn draw(random: &mut Random) -> Temper {
+    pub(crate) fn draw(random: &mut Random) -> Temper {
         let clock_ms = match random.below(4) {
             0 => 0,
             1 => 3_600_000,
@@ -65,7 +65,7 @@ impl Temper {
 }
 
 /// Writes the plot: deeds with their times in milliseconds, in order.
-pub fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, Deed)> {
+pub(super) fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, Deed)> {
     let mut random = Random::new(seed);
     let mut plot = Vec::new();
     let end = size.seconds * 1000;
@@ -107,9 +107,9 @@ pub fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, 
 }
 
 /// How many scripts, the first ones, come to an end by themselves.
-pub const FINITE: usize = 7;
+pub(super) const FINITE: usize = 7;
 /// The agents whose workers are tortured.
-pub const AGENTS: [&str; 2] = ["engineer", "qa"];
+pub(super) const AGENTS: [&str; 2] = ["engineer", "qa"];
 
 fn harm(random: &mut Random, members: usize, lease_ms: u64) -> Deed {
     let member = random.below(members);

@@ -6,7 +6,7 @@
 use crate::engine::RunStatus;
 
 /// A workflow and what must come of it.
-pub struct Script {
+pub(super) struct Script {
     pub name: &'static str,
     pub yaml: &'static str,
     /// The steps that end, in order, each as often as it is come to.
@@ -15,7 +15,7 @@ pub struct Script {
 }
 
 /// What every step executes: it leaves a line in `trace`, then does what it is told.
-pub const STEP: &str = r#"#!/bin/sh
+pub(super) const STEP: &str = r#"#!/bin/sh
 printf '%s %s %s %s\n' "$ORCHESTRATE_RUN_ID" "$ORCHESTRATE_STEP" "$ORCHESTRATE_ATTEMPT" \
   "${ORCHESTRATE_MARK%%;*}" >> trace
 case "$1" in
@@ -28,7 +28,7 @@ case "$1" in
 esac
 "#;
 
-pub const SCRIPTS: [Script; 9] = [
+pub(super) const SCRIPTS: [Script; 9] = [
     Script {
         name: "chain",
         yaml: r#"

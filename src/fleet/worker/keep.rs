@@ -123,7 +123,7 @@ impl Shop {
 
 /// Continues the adoption of files that dead processes had moved aside: members found dead, and
 /// from time to time processes that are not registered.
-pub fn recover(
+pub(crate) fn recover(
     intake: &mut Intake,
     queue: &FsQueue,
     dead: &BTreeSet<String>,
@@ -200,7 +200,7 @@ pub(super) fn heed_drain(shop: &Shop, member: &mut Member, stop: &Stop) -> io::R
 }
 
 /// Describes how a dead holder was detected and what was taken over.
-pub fn obituary(dead: &Buried) -> String {
+pub(crate) fn obituary(dead: &Buried) -> String {
     let how = match dead.evidence {
         None => "its process is gone".to_owned(),
         Some(evidence) => format!(

@@ -23,7 +23,7 @@ use crate::workflow::Configured;
 const KNOWN: usize = 100_000;
 
 /// Returns the target of a task according to its document.
-pub fn target_of(document: &Map<String, Value>, agent: &str, config: &Config) -> Target {
+pub(crate) fn target_of(document: &Map<String, Value>, agent: &str, config: &Config) -> Target {
     match document.get("kind").and_then(Value::as_str) {
         Some("step") => of_step(document),
         Some("free") => of_free(document, agent, config),
@@ -53,14 +53,14 @@ fn of_free(document: &Map<String, Value>, agent: &str, config: &Config) -> Optio
 }
 
 /// Returns the target of an agent's task that names no provider.
-pub fn own_target(agent: &str, config: &Config) -> Target {
+pub(crate) fn own_target(agent: &str, config: &Config) -> Target {
     let own = config.agent(agent).provider;
     let name = own.unwrap_or_else(|| config.default_provider.clone());
     target_in(&name, config).unwrap_or_else(Target::any)
 }
 
 /// Returns the target of a configured provider, or `None` if it is not configured.
-pub fn target_in(name: &str, config: &Config) -> Option<Target> {
+pub(super) fn target_in(name: &str, config: &Config) -> Option<Target> {
     let provider = config.providers().get(name)?;
     Some(Target {
         account: provider.account.as_deref().unwrap_or(name).to_owned(),

@@ -24,8 +24,8 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-pub use self::keep::{obituary, recover};
-pub use self::limits::{own_target, target_of};
+pub(crate) use self::keep::{obituary, recover};
+pub(crate) use self::limits::{own_target, target_of};
 
 use self::keep::{keep_beat, stand_guard};
 use self::limits::Targets;
@@ -46,7 +46,7 @@ use crate::workspace::Workspace;
 
 /// The condition under which a worker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub(crate) enum Until {
     /// A stop request.
     Told,
     /// One task is done.
@@ -56,7 +56,7 @@ pub enum Until {
 }
 
 /// Dependencies and settings of a worker.
-pub struct Setup {
+pub(crate) struct Setup {
     pub queue: Arc<FsQueue>,
     pub workspace: Workspace,
     pub config: Config,
@@ -70,7 +70,7 @@ pub struct Setup {
 }
 
 /// Receives reports of a worker's activity.
-pub trait Audience: Send + Sync {
+pub(crate) trait Audience: Send + Sync {
     fn started(&self, doing: &Doing);
     /// Called when a task ends, with a short description of the outcome and the duration.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
@@ -88,7 +88,7 @@ pub trait Audience: Send + Sync {
 
 /// A running task.
 #[derive(Clone, Debug)]
-pub struct Doing {
+pub(crate) struct Doing {
     pub id: String,
     /// The step of a run, or the title of a free task.
     pub label: String,
@@ -155,7 +155,7 @@ struct Shop {
 
 /// Summary of a worker's tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(crate) struct Tally {
     pub done: usize,
     pub failed: usize,
     /// True if tasks are left that wait for a parked account.
@@ -201,7 +201,7 @@ impl Shop {
 /// Serves an inbox until a stop request, or until the condition in [`Setup::until`].
 ///
 /// The first stop request lets the running tasks finish; the second releases them.
-pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Result<Tally> {
+pub(crate) fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Result<Tally> {
     let queue = setup.queue.clone();
     queue.open_agent(&setup.agent)?;
     let (agent, settings) = (&setup.agent, &setup.config.queue);

@@ -10,7 +10,7 @@ use crate::workflow::settings::agent_fault;
 
 /// A dropped file and its whole text.
 #[derive(Clone, Copy, Debug)]
-pub struct Dropped<'a> {
+pub(crate) struct Dropped<'a> {
     pub agent: &'a str,
     /// Required ID of its task, so that adopting the file twice yields one task.
     pub id: &'a TaskId,
@@ -21,24 +21,22 @@ pub struct Dropped<'a> {
 
 /// The result of adopting a dropped file.
 #[derive(Debug)]
-pub enum Adopted {
+pub(crate) enum Adopted {
     /// A task to publish.
     Task(Box<Task>),
     /// Not a task; the reason in one sentence.
     Refused(String),
-    /// The adopter has handled the file. Adopting it again under the same ID changes nothing.
-    Done,
 }
 
 /// Decides what a dropped file becomes. After an error, the caller retries later.
-pub trait Adopt: Send {
+pub(crate) trait Adopt: Send {
     /// Returns true if this adopter handles files dropped for `agent`.
     fn serves(&self, agent: &str) -> bool;
     fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted>;
 }
 
 /// Converts every dropped file to a free task.
-pub struct FreeTasks {
+pub(crate) struct FreeTasks {
     pub config: Config,
 }
 

@@ -11,17 +11,17 @@ use crate::queue::name::ENDING;
 use crate::queue::{Layout, TaskId, TaskName};
 
 /// Maximum length of a dropped file's name, in bytes.
-pub const NAME_MAX: usize = 160;
+pub(crate) const NAME_MAX: usize = 160;
 
 /// Returns true if this is the name of a dropped file.
-pub fn is_dropped(name: &OsStr) -> bool {
+pub(crate) fn is_dropped(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let task = bytes.ends_with(ENDING.as_bytes()) && !bytes.starts_with(b".");
     task && !name.to_str().is_some_and(TaskName::is_name)
 }
 
 /// Returns the files in an inbox that no worker will take, each with the reason.
-pub fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
+pub(crate) fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
     let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let mut found: Vec<(String, &'static str)> = files
@@ -48,7 +48,7 @@ fn reason(name: &OsStr) -> Option<&'static str> {
 }
 
 /// Returns the names in a directory, unmodified. A missing directory has none.
-pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<OsString>> {
     match disk::confirmed(&[dir], || std::fs::read_dir(dir)) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -58,13 +58,13 @@ pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Returns true if the listing of a file's directory contains the file.
-pub fn is_listed(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_listed(path: &Path) -> io::Result<bool> {
     let names = list(path.parent().unwrap_or(Path::new("")))?;
     Ok(names.iter().any(|name| Some(name.as_os_str()) == path.file_name()))
 }
 
 /// Returns an agent's dropped files that were moved aside and are not tasks yet.
-pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
         let dir = layout.intake().join(owner).join(agent);
@@ -77,7 +77,7 @@ pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
 
 /// A dropped file that was moved aside and is not a task yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Aside {
+pub(crate) struct Aside {
     /// ID of its future task.
     pub id: TaskId,
     pub agent: String,
@@ -88,7 +88,7 @@ pub struct Aside {
 }
 
 /// Returns the files that were moved aside under IDs with this prefix, for any agent.
-pub fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
+pub(crate) fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
     let mut found = Vec::new();
     for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
         for agent in list(&layout.intake().join(&owner))? {
@@ -107,7 +107,7 @@ pub fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
 
 /// Renames to a name that only this process can choose. Returns false if the source is missing. If
 /// the call reports an error, the rename still counts as done if the target is listed.
-pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
+pub(crate) fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
     let Err(error) = disk::rename(from, to) else { return Ok(true) };
     if is_listed(to)? {
         return Ok(true);
@@ -117,7 +117,7 @@ pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
 
 /// Converts a file name to a part of another name: escapes `%`, control characters, and invalid
 /// UTF-8 as `%` and two hex digits, and truncates a name that is too long.
-pub fn shown(name: &OsStr) -> String {
+pub(crate) fn shown(name: &OsStr) -> String {
     let mut out = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -145,7 +145,7 @@ fn push_hex(out: &mut String, byte: u8) {
 }
 
 /// Parses the name of a file that was moved aside into the ID and the original name.
-pub fn read_name(file: &str) -> Option<(TaskId, String)> {
+pub(crate) fn read_name(file: &str) -> Option<(TaskId, String)> {
     let (id, shown) = file.split_at_checked(26)?;
     let (id, shown) = (TaskId::parse(id)?, shown.strip_prefix('-')?);
     let mut bytes = Vec::new();

@@ -19,7 +19,7 @@ const F_SETSIG: libc::c_int = 10;
 
 /// The type of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     File,
     /// Not a regular file; a description of the type.
     Other(&'static str),
@@ -29,7 +29,7 @@ pub enum Kind {
 
 /// A snapshot of a file's metadata. While two snapshots are equal, the file was not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub(super) struct Look {
     pub kind: Kind,
     pub size: u64,
     pub modified: (i64, i64),
@@ -40,7 +40,7 @@ pub struct Look {
 
 /// Presence of processes that have a file open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writers {
+pub(super) enum Writers {
     None,
     Some,
     /// The kernel does not report it: another user owns the file, or the volume has no leases.
@@ -48,7 +48,7 @@ pub enum Writers {
 }
 
 /// Inspects a file. Returns `None` if it does not exist, and a handle only if it can be read.
-pub fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
+pub(super) fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     match disk::open(path, OpenOptions::new().read(true).custom_flags(flags)) {
         // Use the handle: metadata by path may be stale on a network volume.
@@ -92,7 +92,7 @@ fn of(known: &std::fs::Metadata) -> Look {
 
 /// Asks the kernel for writers: it grants a read lease only on a file that no process has open for
 /// writing. The lease is released at once.
-pub fn writers(file: &File) -> Writers {
+pub(super) fn writers(file: &File) -> Writers {
     let fd = file.as_raw_fd();
     // A process that opens the file in between breaks the lease, and the kernel sends a signal. The
     // default signal would end this process; this one is ignored.
@@ -113,7 +113,7 @@ pub fn writers(file: &File) -> Writers {
 }
 
 /// Reads a file from its start. Returns `None` if it is longer than `limit`.
-pub fn read(mut file: &File, limit: u64) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read(mut file: &File, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= limit).then_some(bytes))

@@ -13,7 +13,7 @@
 //! file blocks the others.
 
 mod adopt;
-pub mod files;
+pub(crate) mod files;
 mod look;
 mod recover;
 mod refuse;
@@ -30,8 +30,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use adopt::{Adopt, Adopted, Dropped, FreeTasks};
-pub use files::{Aside, aside_by_id, ignored, is_dropped, moved_aside};
+pub(crate) use adopt::{Adopt, Adopted, Dropped, FreeTasks};
+pub(crate) use files::{Aside, aside_by_id, ignored, is_dropped, moved_aside};
 
 use self::files::{is_listed, list, move_unique, shown};
 use self::look::{Kind, Look, Writers};
@@ -58,7 +58,7 @@ const DONE: &str = "done";
 
 /// Settings of an intake.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     pub settle: Duration,
     pub task_bytes: u64,
     /// True to sync before a task counts as published.
@@ -66,7 +66,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn of(config: &Config) -> Settings {
+    pub(crate) fn of(config: &Config) -> Settings {
         let queue = &config.queue;
         Settings { settle: queue.settle, task_bytes: queue.task_bytes, durable: config.durable }
     }
@@ -74,7 +74,7 @@ impl Settings {
 
 /// The result of a scan.
 #[derive(Debug, Default)]
-pub struct Scanned {
+pub(crate) struct Scanned {
     pub adopted: Vec<TaskName>,
     /// Files that are not tasks, each with the reason.
     pub refused: Vec<(String, String)>,
@@ -130,7 +130,7 @@ enum Step {
 }
 
 /// The intake of one process.
-pub struct Intake {
+pub(crate) struct Intake {
     layout: Layout,
     me: String,
     settings: Settings,
@@ -148,7 +148,12 @@ pub struct Intake {
 }
 
 impl Intake {
-    pub fn new(layout: Layout, me: &str, settings: Settings, adopt: Box<dyn Adopt>) -> Intake {
+    pub(crate) fn new(
+        layout: Layout,
+        me: &str,
+        settings: Settings,
+        adopt: Box<dyn Adopt>,
+    ) -> Intake {
         Intake {
             remote: disk::is_remote(&layout.root),
             layout,
@@ -166,7 +171,7 @@ impl Intake {
     }
 
     /// Scans an inbox once, and continues with the files that were taken before.
-    pub fn scan(&mut self, queue: &dyn Queue, agent: &str) -> io::Result<Scanned> {
+    pub(crate) fn scan(&mut self, queue: &dyn Queue, agent: &str) -> io::Result<Scanned> {
         self.scan_at(queue, agent, Instant::now())
     }
 
@@ -346,7 +351,6 @@ impl Intake {
                 scanned.refused.push((taken.source.clone(), reason));
                 Ok(Step::Over)
             }
-            Adopted::Done => Ok(Step::PutAway),
             Adopted::Task(task) => {
                 let known = |task: &Task| queue.find(&task.agent, &task.batch, &task.name.id);
                 let out = taken.tried && known(&task)?.is_some();
@@ -502,7 +506,7 @@ impl Intake {
     }
 
     /// Returns true if every taken file has become a task or was refused.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.taken.is_empty()
     }
 

@@ -10,7 +10,7 @@ use super::{DONE, Intake, Taken};
 impl Intake {
     /// Takes over the files that a dead process had moved aside; the next scan continues with them.
     /// Returns their number.
-    pub fn recover(&mut self, dead: &str) -> io::Result<usize> {
+    pub(crate) fn recover(&mut self, dead: &str) -> io::Result<usize> {
         let theirs = self.layout.intake().join(dead);
         let before = self.taken.len();
         for agent in list(&theirs)?.iter().filter_map(|name| name.to_str()) {
@@ -38,7 +38,7 @@ impl Intake {
     /// Calls [`Self::recover_all`] at most once per `every`, or at once if a member died. The
     /// periodic call is needed because the process that detected the death may not serve the files'
     /// agents.
-    pub fn recover_if_due(
+    pub(crate) fn recover_if_due(
         &mut self,
         somebody_died: bool,
         every: Duration,
@@ -54,7 +54,10 @@ impl Intake {
 
     /// Recovers the files of every process that is not alive. Calls `lives` after it listed the
     /// owners, so that a process that starts meanwhile does not count as dead.
-    pub fn recover_all(&mut self, lives: &dyn Fn(&str) -> io::Result<bool>) -> io::Result<usize> {
+    pub(crate) fn recover_all(
+        &mut self,
+        lives: &dyn Fn(&str) -> io::Result<bool>,
+    ) -> io::Result<usize> {
         let mut found = 0;
         for owner in list(&self.layout.intake())? {
             let Some(owner) = owner.to_str().filter(|owner| *owner != DONE) else { continue };

@@ -580,37 +580,3 @@ fn a_name_survives_being_part_of_another() {
         assert_eq!(read_name(bad), None, "{bad}");
     }
 }
-
-/// Takes everything in by itself.
-struct Ledger(Arc<std::sync::Mutex<Vec<(String, String, String)>>>);
-
-impl Adopt for Ledger {
-    fn serves(&self, _: &str) -> bool {
-        true
-    }
-
-    fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted> {
-        let Dropped { agent, source, text, .. } = *dropped;
-        let mut seen = self.0.lock().unwrap();
-        seen.push((agent.to_owned(), source.to_owned(), text.to_owned()));
-        Ok(Adopted::Done)
-    }
-}
-
-#[test]
-fn whoever_serves_an_inbox_may_decide_what_a_file_becomes() {
-    let mut world = World::new();
-    let seen = Arc::default();
-    world.intake.adopt = Box::new(Ledger(Arc::clone(&seen)));
-    world.queue.open_agent("coordinator").unwrap();
-    let inbox = world.queue.layout.inbox("coordinator");
-    std::fs::write(inbox.join("w.task"), "version: \"1.1\"\n").unwrap();
-    for _ in 0..3 {
-        world.now += SETTLE;
-        world.intake.scan_at(&world.queue, "coordinator", world.now).unwrap();
-    }
-    let told = ("coordinator".to_owned(), "w.task".to_owned(), "version: \"1.1\"\n".to_owned());
-    assert_eq!(*seen.lock().unwrap(), [told]);
-    assert!(world.queue.waiting("coordinator").unwrap().is_empty());
-    assert_eq!(world.files(".orchestrate/intake").len(), 1, "the file is kept");
-}

@@ -21,19 +21,19 @@ const FILES: usize = 2_000;
 
 /// The clocks at the start of an examination.
 #[derive(Clone, Copy)]
-pub struct Begun {
+pub(super) struct Begun {
     wall: Time,
     uptime_ms: u64,
 }
 
 impl Begun {
-    pub fn now() -> Begun {
+    pub(super) fn now() -> Begun {
         Begun { wall: SystemClock.now(), uptime_ms: uptime_ms() }
     }
 }
 
 /// Judges the clock; `written` is a file that was written during the examination.
-pub fn look(begun: Begun, workspace: &Path, written: Option<&Path>) -> Finding {
+pub(super) fn look(begun: Begun, workspace: &Path, written: Option<&Path>) -> Finding {
     let now = SystemClock.now();
     let passed = uptime_ms().saturating_sub(begun.uptime_ms) as i64;
     let seen = Seen {

@@ -12,7 +12,7 @@ const SLOW_SYNC_MS: f64 = 100.0;
 const CLOCKS_APART_MS: i64 = 2_000;
 
 /// Returns the findings for the measurements.
-pub fn findings(probe: &Probe, network: bool) -> Vec<Finding> {
+pub(super) fn findings(probe: &Probe, network: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(probe.race.as_ref().map(race));
     findings.extend(probe.visibility.map(|spread| visibility(&spread, probe, network)));
@@ -158,7 +158,7 @@ fn clock(offset_ms: i64) -> Finding {
     Finding::ok("clocks", text)
 }
 
-pub fn not_met(error: &io::Error, remote: bool) -> Finding {
+pub(super) fn not_met(error: &io::Error, remote: bool) -> Finding {
     let cure = match (error.kind(), remote) {
         (ErrorKind::Interrupted, _) => "start it again",
         (ErrorKind::TimedOut, true) => "is it started there, and does its mount keep listings?",

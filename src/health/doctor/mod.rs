@@ -10,14 +10,14 @@
 
 mod clock;
 mod judge;
-pub mod mount;
+pub(crate) mod mount;
 mod peer;
-pub mod place;
-pub mod probe;
+pub(crate) mod place;
+pub(crate) mod probe;
 mod programs;
 mod scratch;
 mod talk;
-pub mod times;
+pub(crate) mod times;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,15 +29,15 @@ use crate::attempt::exec_env::Environment;
 use crate::exec::{self, Stop};
 use crate::settings::Config;
 use mount::Mount;
-pub use peer::serve;
+pub(crate) use peer::serve;
 use probe::Probe;
 use scratch::Scratch;
-pub use times::Times;
+pub(crate) use times::Times;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Ok,
     /// It works, but not as well as it could, or not for everything.
     Warning,
@@ -47,7 +47,7 @@ pub enum Verdict {
 
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub name: String,
     pub verdict: Verdict,
     pub text: String,
@@ -71,7 +71,7 @@ impl Finding {
 
 /// All findings.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub fit: bool,
     pub version: &'static str,
     pub workspace: PathBuf,
@@ -83,7 +83,7 @@ pub struct Report {
 }
 
 /// The subject of an examination, and its depth.
-pub struct Patient {
+pub(crate) struct Patient {
     pub workspace: PathBuf,
     pub environment: Environment,
     pub config: Config,
@@ -94,7 +94,7 @@ pub struct Patient {
 
 /// Depth of an examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
+pub(crate) enum Depth {
     /// Inspection only.
     Look,
     /// Also tests with a second process on this machine.
@@ -104,10 +104,10 @@ pub enum Depth {
 }
 
 /// Shows the user the directory that the process on the other machine needs as its argument.
-pub type Invite<'a> = &'a (dyn Fn(&Path) + Sync);
+pub(crate) type Invite<'a> = &'a (dyn Fn(&Path) + Sync);
 
 /// Examines a workspace.
-pub fn examine(patient: &Patient, stop: &Stop, invite: Invite) -> Report {
+pub(crate) fn examine(patient: &Patient, stop: &Stop, invite: Invite) -> Report {
     let (workspace, begun) = (&patient.workspace, clock::Begun::now());
     let volume = Mount::of(workspace).ok();
     let scratch = Scratch::make(workspace);
@@ -171,13 +171,13 @@ impl Report {
     }
 
     /// Adds an error that was found elsewhere, before all other findings.
-    pub fn add_wrong(&mut self, name: &str, text: &str, cure: &str) {
+    pub(crate) fn add_wrong(&mut self, name: &str, text: &str, cure: &str) {
         self.findings.insert(0, Finding::wrong(name, text, cure));
         self.fit = false;
     }
 
     /// Returns the report for a volume that did not respond.
-    pub fn of_silence(workspace: &Path, waited: Duration) -> Report {
+    pub(crate) fn of_silence(workspace: &Path, waited: Duration) -> Report {
         let text = format!("the volume did not answer within {} s", waited.as_secs());
         let cure = "look whether its server is there, then start this again";
         Report::of(workspace, vec![Finding::wrong("volume", text, cure)])

@@ -17,7 +17,7 @@ use super::Finding;
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Mount {
+pub(crate) struct Mount {
     #[serde(skip)]
     id: u64,
     #[serde(rename = "type")]
@@ -94,7 +94,7 @@ const OBJECT_STORES: &[&str] = &[
 
 impl Mount {
     /// Returns the mount that contains a directory.
-    pub fn of(dir: &Path) -> io::Result<Mount> {
+    pub(crate) fn of(dir: &Path) -> io::Result<Mount> {
         let id = mount_id(dir)?;
         let text = fs::read_to_string("/proc/self/mountinfo")?;
         let found = text.lines().filter_map(Mount::parse).find(|mount| mount.id == id);
@@ -144,7 +144,7 @@ impl Mount {
     }
 
     /// Returns the findings about the mount.
-    pub fn judge(&self) -> Vec<Finding> {
+    pub(crate) fn judge(&self) -> Vec<Finding> {
         self.judge_with(|| sshfs_options(self))
     }
 
@@ -313,7 +313,7 @@ fn sshfs_options(mount: &Mount) -> Option<String> {
 }
 
 /// Returns the ID of the mount that contains a directory; renames work only within one mount.
-pub fn mount_id(dir: &Path) -> io::Result<u64> {
+pub(crate) fn mount_id(dir: &Path) -> io::Result<u64> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
     let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(dir)?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd()))?;

@@ -16,7 +16,7 @@ use crate::exec::Stop;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Responds in a directory where a first process waits, until that has no more tests.
-pub fn serve(dir: &Path, stop: &Stop) -> io::Result<()> {
+pub(crate) fn serve(dir: &Path, stop: &Stop) -> io::Result<()> {
     let gone = AtomicBool::new(false);
     let side = Side { dir, stop, gone: &gone, until: Instant::now() + PATIENCE };
     renew(dir);

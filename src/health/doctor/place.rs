@@ -26,7 +26,7 @@ const FEW_INSTANCES: u64 = 128;
 const FEW_WATCHES: u64 = 8_192;
 
 /// Checks that the workspace is writable; `tried` is the error of a test write, if it failed.
-pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
+pub(crate) fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
     let shown = workspace.display();
     if let Some(error) = tried {
         let cure = match error.kind() {
@@ -52,14 +52,14 @@ pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
 }
 
 /// Checks the queue's name, which distinguishes its volume from an empty mount point.
-pub fn queue(workspace: &Path) -> Option<Finding> {
+pub(crate) fn queue(workspace: &Path) -> Option<Finding> {
     let fault = fault_of(&*disk::machine(), &Layout::new(workspace)).ok()??;
     let cure = fault.hint(&new_incarnation());
     Some(Finding::wrong("queue", fault.to_string(), cure))
 }
 
 /// Checks that files can be renamed between all directories of the queue.
-pub fn one_volume(workspace: &Path) -> Finding {
+pub(crate) fn one_volume(workspace: &Path) -> Finding {
     let mut places: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
     for name in directories(workspace) {
         let dir = workspace.join(&name);
@@ -120,7 +120,7 @@ fn volume(dir: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Checks the free space.
-pub fn room(workspace: &Path) -> Option<Finding> {
+pub(crate) fn room(workspace: &Path) -> Option<Finding> {
     let stat = statvfs(workspace).ok()?;
     let bytes = stat.blocks_available().saturating_mul(stat.fragment_size());
     // Some file systems do not count files and report a total of 0.
@@ -143,7 +143,7 @@ pub fn room(workspace: &Path) -> Option<Finding> {
 
 /// Finds inboxes into which every user may put work for an agent. No worker serves such an inbox
 /// unless the settings allow it.
-pub fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
+pub(crate) fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
     let inboxes = directories(workspace).into_iter().filter(|name| name.starts_with("inbox"));
     let open = inboxes.filter(|name| {
         let mode = fs::metadata(workspace.join(name)).map(|data| data.permissions().mode());
@@ -161,7 +161,7 @@ pub fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
 }
 
 /// Checks that the engine's files are writable for this user and not for all users.
-pub fn permissions(workspace: &Path) -> Vec<Finding> {
+pub(crate) fn permissions(workspace: &Path) -> Vec<Finding> {
     const NAME: &str = "permissions";
     let own = workspace.join(".orchestrate");
     let mut findings = Vec::new();
@@ -190,7 +190,7 @@ pub fn permissions(workspace: &Path) -> Vec<Finding> {
 }
 
 /// Checks if the kernel reports changes.
-pub fn notices() -> Finding {
+pub(crate) fn notices() -> Finding {
     let limit = |name: &str| -> Option<u64> {
         fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?.trim().parse().ok()
     };
@@ -215,7 +215,7 @@ pub fn notices() -> Finding {
 }
 
 /// Checks which sandboxes this machine supports for child processes.
-pub fn sandbox(powers: Powers) -> Finding {
+pub(crate) fn sandbox(powers: Powers) -> Finding {
     const NAME: &str = "sandbox";
     let files = Confinement { layers: vec![Reach::default()], no_network: false };
     let network = Confinement { layers: Vec::new(), no_network: true };

@@ -44,7 +44,7 @@ const NOTICE: Duration = Duration::from_millis(200);
 
 /// Distribution of measured times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub(crate) struct Spread {
     pub count: usize,
     pub p50_ms: f64,
     pub p99_ms: f64,
@@ -62,7 +62,7 @@ impl Spread {
 
 /// Result of a race for files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Race {
+pub(crate) struct Race {
     pub files: usize,
     pub won_here: usize,
     pub won_there: usize,
@@ -76,7 +76,7 @@ pub struct Race {
 
 /// The measurements. `None` if a measurement failed.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Probe {
+pub(crate) struct Probe {
     pub remote: bool,
     pub sync: Option<Spread>,
     pub directory_sync: bool,
@@ -97,7 +97,7 @@ pub struct Probe {
 
 /// Visibility of a name that was looked up before another process created it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Absence {
+pub(crate) struct Absence {
     /// Time for which it stayed absent, or the length of the test.
     pub lag_ms: f64,
     /// True if it was still absent then: this machine caches absence.
@@ -109,14 +109,14 @@ pub struct Absence {
 impl Probe {
     /// Returns the longest observed delay of a change. It is a round trip, so one way took no
     /// longer.
-    pub fn lag(&self) -> Duration {
+    pub(crate) fn lag(&self) -> Duration {
         let longest = self.visibility.map_or(0.0, |spread| spread.max_ms);
         Duration::from_secs_f64(longest / 1e3)
     }
 }
 
 /// The place and the participants of a measurement.
-pub struct Meeting<'a> {
+pub(crate) struct Meeting<'a> {
     pub patient: &'a Patient,
     pub scratch: &'a Scratch,
     pub stop: &'a Stop,
@@ -126,7 +126,7 @@ pub struct Meeting<'a> {
 }
 
 /// Measures, and returns the measurements and their findings.
-pub fn measure(meeting: &Meeting) -> (Probe, Vec<Finding>) {
+pub(crate) fn measure(meeting: &Meeting) -> (Probe, Vec<Finding>) {
     let remote = meeting.patient.depth == Depth::Remote;
     let mut probe = Probe { remote, ..Probe::default() };
     if let Err(error) = lay_out(meeting).and_then(|()| alone(meeting, &mut probe)) {

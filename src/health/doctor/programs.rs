@@ -23,7 +23,7 @@ const GIT: [u64; 2] = [2, 36];
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the findings about all programs.
-pub fn look(
+pub(super) fn look(
     config: &Config,
     environment: &Environment,
     workspace: &Path,
@@ -78,7 +78,7 @@ fn suspensions(workspace: &Path) -> Vec<Finding> {
 
 /// Finds names in the settings that do not exist: work that depends on such a default cannot be
 /// done.
-pub fn defaults(config: &Config) -> Vec<Finding> {
+pub(super) fn defaults(config: &Config) -> Vec<Finding> {
     const NAME: &str = "settings";
     let mut findings = Vec::new();
     let provider = config.default_provider.as_str();

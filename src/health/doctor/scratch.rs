@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 
 /// `.orchestrate/doctor/<random>`; `made_parent` is true if this process created `.orchestrate`.
-pub struct Scratch {
+pub(crate) struct Scratch {
     pub dir: PathBuf,
     made_parent: bool,
 }
 
 impl Scratch {
-    pub fn make(workspace: &Path) -> io::Result<Scratch> {
+    pub(crate) fn make(workspace: &Path) -> io::Result<Scratch> {
         let own = workspace.join(".orchestrate");
         let made_parent = match fs::create_dir(&own) {
             Ok(()) => true,
@@ -28,7 +28,7 @@ impl Scratch {
     }
 
     /// Reports the leftovers of an examination that was killed.
-    pub fn leftovers(&self) -> Option<Finding> {
+    pub(crate) fn leftovers(&self) -> Option<Finding> {
         let own = self.dir.file_name();
         let entries = self.dir.parent()?.read_dir().ok()?.flatten();
         let others = entries.filter(|entry| Some(entry.file_name().as_os_str()) != own).count();

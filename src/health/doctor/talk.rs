@@ -18,22 +18,22 @@ use crate::disk::{Disk, RealDisk, rename};
 use crate::exec::Stop;
 
 /// Directories of a session.
-pub const DRAFTS: &str = "drafts";
-pub const POST: &str = "post";
-pub const PING: &str = "ping";
-pub const PONG: &str = "pong";
-pub const RACE: &str = "race";
-pub const WON: &str = "won";
-pub const LATE: &str = "late";
+pub(super) const DRAFTS: &str = "drafts";
+pub(super) const POST: &str = "post";
+pub(super) const PING: &str = "ping";
+pub(super) const PONG: &str = "pong";
+pub(super) const RACE: &str = "race";
+pub(super) const WON: &str = "won";
+pub(super) const LATE: &str = "late";
 /// Message of a process that cannot continue: the reason.
-pub const FAILED: &str = "failed";
+pub(super) const FAILED: &str = "failed";
 
 /// The last ping.
-pub const END: &str = "end";
+pub(super) const END: &str = "end";
 /// The file that is replaced while it is read, and the file for the lock test.
-pub const REPLACED: &str = "replaced";
-pub const LOCKED: &str = "locked";
-pub const BLOCK: usize = 4096;
+pub(super) const REPLACED: &str = "replaced";
+pub(super) const LOCKED: &str = "locked";
+pub(super) const BLOCK: usize = 4096;
 
 /// Time without news after which the directory is touched.
 const STIR: Duration = Duration::from_millis(100);
@@ -42,14 +42,14 @@ const MOMENT: Duration = Duration::from_millis(20);
 
 /// Message that starts a race.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Go {
+pub(super) struct Go {
     pub files: usize,
     pub limit_ms: u64,
 }
 
 /// Observations of a reader of a file that is being replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reads {
+pub(crate) struct Reads {
     pub reads: u64,
     /// Neither the old content nor the new.
     pub torn: u64,
@@ -58,7 +58,7 @@ pub struct Reads {
 }
 
 /// One of the two processes.
-pub struct Side<'a> {
+pub(super) struct Side<'a> {
     pub dir: &'a Path,
     pub stop: &'a Stop,
     pub gone: &'a AtomicBool,
@@ -66,17 +66,17 @@ pub struct Side<'a> {
 }
 
 impl Side<'_> {
-    pub fn path(&self, place: &str, name: &str) -> PathBuf {
+    pub(super) fn path(&self, place: &str, name: &str) -> PathBuf {
         self.dir.join(place).join(name)
     }
 
-    pub fn list(&self, place: &str) -> io::Result<Vec<String>> {
+    pub(super) fn list(&self, place: &str) -> io::Result<Vec<String>> {
         RealDisk::default().list(&self.dir.join(place))
     }
 
     /// Lists a directory after a change by this process, which makes an NFS client drop its cached
     /// listing: an NFS 3 client cannot distinguish changes within one clock tick.
-    pub fn list_anew(&self, place: &str) -> io::Result<Vec<String>> {
+    pub(super) fn list_anew(&self, place: &str) -> io::Result<Vec<String>> {
         self.stir(place);
         self.list(place)
     }
@@ -88,14 +88,14 @@ impl Side<'_> {
     }
 
     /// Publishes a message atomically.
-    pub fn post(&self, name: &str, word: &impl Serialize) -> io::Result<()> {
+    pub(super) fn post(&self, name: &str, word: &impl Serialize) -> io::Result<()> {
         let draft = self.path(DRAFTS, name);
         fs::write(&draft, serde_json::to_vec(word)?)?;
         rename(&draft, &self.path(POST, name))
     }
 
     /// Waits for a message of the other side.
-    pub fn hear<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
+    pub(super) fn hear<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
         self.wait(name, POST, self.until, |side| {
             let posted = side.list(POST)?;
             if posted.iter().any(|posted| posted == FAILED) {
@@ -122,7 +122,7 @@ impl Side<'_> {
     }
 
     /// Calls `look` repeatedly until it returns an answer.
-    pub fn wait<T>(
+    pub(super) fn wait<T>(
         &self,
         what: &str,
         place: &str,
@@ -156,7 +156,7 @@ impl Side<'_> {
 
     /// Renames one file after the other while the other side does the same. Returns a letter for
     /// each: `w`on, `l`ost as expected, `f`alse error although it won, other `e`rror.
-    pub fn race(&self, go: Go, who: &str) -> io::Result<String> {
+    pub(super) fn race(&self, go: Go, who: &str) -> io::Result<String> {
         let until = Instant::now() + Duration::from_millis(go.limit_ms);
         let mut letters = Vec::new();
         for file in 0..go.files {
@@ -189,7 +189,7 @@ impl Side<'_> {
 }
 
 /// Tries to lock a file. Returns the locked file, or `None` if the other side has the lock.
-pub fn lock(path: &Path) -> io::Result<Option<fs::File>> {
+pub(super) fn lock(path: &Path) -> io::Result<Option<fs::File>> {
     let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
     Ok(try_lock(&file)?.then_some(file))
 }
@@ -200,6 +200,6 @@ fn chance() -> f64 {
 }
 
 /// Returns the name under which the winner stores a file of the race.
-pub fn target(file: usize, who: &str) -> String {
+pub(super) fn target(file: usize, who: &str) -> String {
     format!("{file}.{who}")
 }

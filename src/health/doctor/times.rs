@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Suitable times for a volume, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Times {
+pub(crate) struct Times {
     /// Interval between two heartbeats of a worker.
     pub beat_ms: u64,
     /// Lifetime of a claim without a heartbeat.
@@ -27,7 +27,7 @@ impl Times {
     ///
     /// The lease is longer than three heartbeats, each delayed by `lag`, so that slow visibility
     /// does not make a worker look dead.
-    pub fn choose(network: bool, lag: Duration) -> Times {
+    pub(crate) fn choose(network: bool, lag: Duration) -> Times {
         let base = if network { NETWORK } else { LOCAL };
         let lag = u64::try_from(lag.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX / 8);
         let slow = (3 * (base.beat_ms + lag) + 1).next_multiple_of(1_000);

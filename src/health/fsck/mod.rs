@@ -8,7 +8,7 @@
 //! **Invariant:** the check changes nothing. An active workspace changes during the check, so only
 //! findings that persist over several scans are reported.
 
-pub mod repair;
+pub(crate) mod repair;
 mod runs;
 mod tree;
 
@@ -17,8 +17,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-pub use runs::{EndSeen, RunSeen};
-pub use tree::{Lying, State, Tree};
+pub(crate) use runs::{EndSeen, RunSeen};
+pub(crate) use tree::{Lying, State, Tree};
 
 use crate::workspace::Workspace;
 
@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// No file identifies the volume, although there is a queue.
     Volume,
     /// A file among tasks does not have the name of a task.
@@ -83,7 +83,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns its name, for users and programs.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Volume => "volume",
             Kind::BadName => "bad-name",
@@ -114,7 +114,7 @@ impl Kind {
     }
 
     /// Returns true if it is damage. A harmless leftover of a crash is not.
-    pub fn is_damage(self, calm: Calm) -> bool {
+    pub(crate) fn is_damage(self, calm: Calm) -> bool {
         match self {
             Kind::StrayStatus | Kind::StrayTask | Kind::LeftMark | Kind::Unreadable => false,
             Kind::HeldByDead | Kind::LeftTmp | Kind::Undriven => calm == Calm::Quiet,
@@ -125,7 +125,7 @@ impl Kind {
 
 /// Expected activity of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calm {
+pub(crate) enum Calm {
     /// It may be active.
     Working,
     /// All work has ended, and all dead processes have been detected.
@@ -134,7 +134,7 @@ pub enum Calm {
 
 /// A deviation from the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub kind: Kind,
     /// The task, the run or the file concerned.
     pub about: String,
@@ -149,7 +149,7 @@ impl Finding {
 
 /// Result of a check.
 #[derive(Debug, Default)]
-pub struct Report {
+pub(crate) struct Report {
     pub findings: Vec<Finding>,
     pub tasks: usize,
     /// Runs with a complete journal.
@@ -160,13 +160,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn damage(&self, calm: Calm) -> impl Iterator<Item = &Finding> {
+    pub(crate) fn damage(&self, calm: Calm) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(move |finding| finding.kind.is_damage(calm))
     }
 }
 
 /// Scans a workspace, repeatedly if there are findings. Keeps only findings that persist.
-pub fn check(workspace: &Workspace, state_dir: &Path, calm: Calm) -> io::Result<Report> {
+pub(crate) fn check(workspace: &Workspace, state_dir: &Path, calm: Calm) -> io::Result<Report> {
     let mut report = look(workspace, state_dir, calm)?;
     for _ in 1..LOOKS {
         if report.findings.is_empty() {

@@ -22,17 +22,16 @@ use crate::workspace::Workspace;
 
 /// A run, as its journal describes it.
 #[derive(Clone, Debug)]
-pub struct RunSeen {
+pub(crate) struct RunSeen {
     pub id: RunId,
     pub status: RunStatus,
-    pub fleet: bool,
     /// Every attempt that ended, in order.
     pub ended: Vec<EndSeen>,
 }
 
 /// The end of an attempt.
 #[derive(Clone, Debug)]
-pub struct EndSeen {
+pub(crate) struct EndSeen {
     pub step: String,
     pub attempt: Attempt,
     pub status: StepStatus,
@@ -153,7 +152,7 @@ impl Looker<'_> {
         if run.origin.fleet {
             self.judge_end(&run);
         }
-        Some(RunSeen { id: run.id.clone(), status: run.status, fleet: run.origin.fleet, ended })
+        Some(RunSeen { id: run.id.clone(), status: run.status, ended })
     }
 
     /// Reports that this user may not read a file, so the run cannot be checked.

@@ -23,7 +23,7 @@ const STATUS: &str = ".status.json";
 
 /// The state of a task, from its place.
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub(crate) enum State {
     Waiting,
     Held(ClaimName),
     Ended { end: End, batch: String, name: ClaimName, by: String },
@@ -31,7 +31,7 @@ pub enum State {
 
 /// A task's file.
 #[derive(Clone, Debug)]
-pub struct Lying {
+pub(crate) struct Lying {
     pub path: PathBuf,
     pub task: TaskName,
     pub state: State,
@@ -47,11 +47,11 @@ pub struct Lying {
 }
 
 impl Lying {
-    pub fn id(&self) -> &TaskId {
+    pub(crate) fn id(&self) -> &TaskId {
         &self.task.id
     }
 
-    pub fn is_run(&self) -> bool {
+    pub(crate) fn is_run(&self) -> bool {
         self.kind.as_deref() == Some("run")
     }
 
@@ -61,14 +61,14 @@ impl Lying {
         self.has_ended() || self.agent.as_deref() == dir
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, State::Ended { .. })
     }
 }
 
 /// All files in the directories of a queue.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(crate) struct Tree {
     pub tasks: Vec<Lying>,
     /// Indexes into `tasks`, by task ID and by the run that a task represents.
     by_id: HashMap<String, usize>,
@@ -115,16 +115,16 @@ impl Tree {
     }
 
     /// Returns true if this batch has a directory for this end.
-    pub fn has_batch(&self, end: End, batch: &str) -> bool {
+    pub(crate) fn has_batch(&self, end: End, batch: &str) -> bool {
         self.batches.contains(&(end, batch.to_owned()))
     }
 
     /// Returns the task that represents a run.
-    pub fn task_of_run(&self, run: &str) -> Option<&Lying> {
+    pub(crate) fn task_of_run(&self, run: &str) -> Option<&Lying> {
         self.by_run.get(run).map(|index| &self.tasks[*index])
     }
 
-    pub fn find(&self, id: &str) -> Option<&Lying> {
+    pub(crate) fn find(&self, id: &str) -> Option<&Lying> {
         self.by_id.get(id).map(|index| &self.tasks[*index])
     }
 }

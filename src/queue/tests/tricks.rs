@@ -8,7 +8,7 @@ use crate::disk::Visit;
 
 /// What is asked of the disk and may be tricked.
 #[derive(Clone, Copy, Debug)]
-pub enum Call<'a> {
+pub(super) enum Call<'a> {
     Rename(&'a Path, &'a Path),
 
     Write,
@@ -19,7 +19,7 @@ pub enum Call<'a> {
 }
 
 /// What becomes of it.
-pub enum Reply {
+pub(super) enum Reply {
     /// It is done.
     Go,
     /// It is not done, and this is what the caller hears.
@@ -30,13 +30,13 @@ pub enum Reply {
 
 type Trick = dyn Fn(&SimDisk, Call) -> Reply + Send + Sync;
 
-pub struct Tricky {
+pub(super) struct Tricky {
     pub sim: Arc<SimDisk>,
     trick: Box<Trick>,
 }
 
 impl Tricky {
-    pub fn over(
+    pub(super) fn over(
         sim: &Arc<SimDisk>,
         trick: impl Fn(&SimDisk, Call) -> Reply + Send + Sync + 'static,
     ) -> Arc<dyn Disk> {

@@ -23,7 +23,7 @@ use crate::workflow::plan::Action;
 
 /// The collector, if there is one.
 #[derive(Clone, Default)]
-pub struct Traces {
+pub(crate) struct Traces {
     #[cfg(feature = "otlp")]
     settings: Option<settings::Settings>,
 }
@@ -51,19 +51,20 @@ impl Traces {
 #[cfg(not(feature = "otlp"))]
 impl Traces {
     /// Returns no collector: the program was built without the feature.
-    pub fn of(_: &Environment) -> Traces {
+    pub(crate) fn of(_: &Environment) -> Traces {
         Traces::default()
     }
 
-    pub fn are_wanted(&self) -> bool {
+    pub(crate) fn are_wanted(&self) -> bool {
         false
     }
 
-    pub fn tell(&self, _: &Ended, _: &Path) {}
+    pub(crate) fn tell(&self, _: &Ended, _: &Path) {}
 }
 
 /// An ended run: the data that its journal does not contain.
-pub struct Ended {
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "only traces read it"))]
+pub(crate) struct Ended {
     pub id: String,
     pub workflow: String,
     /// Its directory, relative to the workspace.
@@ -76,7 +77,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub fn of(plan: &Plan, run: &Run, status: &'static str) -> Ended {
+    pub(crate) fn of(plan: &Plan, run: &Run, status: &'static str) -> Ended {
         let mut providers = BTreeMap::new();
         plan.root.walk(&mut |step| {
             let provider = match &step.action {

@@ -10,7 +10,7 @@ use super::value::{compare, print, to_json, truth};
 use crate::template::kind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub(super) enum Function {
     And,
     Or,
     Not,
@@ -37,7 +37,7 @@ use Function::*;
 
 impl Function {
     /// Every function: its name, and its minimum and maximum number of arguments.
-    pub const ALL: [(&'static str, Function, usize, usize); 20] = [
+    pub(super) const ALL: [(&'static str, Function, usize, usize); 20] = [
         ("and", And, 1, usize::MAX),
         ("or", Or, 1, usize::MAX),
         ("not", Not, 1, 1),
@@ -60,12 +60,12 @@ impl Function {
         ("include", Include, 1, usize::MAX),
     ];
 
-    pub fn named(word: &str) -> Option<Function> {
+    pub(super) fn named(word: &str) -> Option<Function> {
         Self::ALL.iter().find(|(name, ..)| *name == word).map(|(_, function, ..)| *function)
     }
 
     /// Returns an error message if `count` is not a valid number of arguments.
-    pub fn miscount(self, count: usize) -> Option<String> {
+    pub(super) fn miscount(self, count: usize) -> Option<String> {
         let (name, _, least, most) = Self::ALL.iter().find(|(_, found, ..)| *found == self)?;
         let plural = |n: usize| if n == 1 { "value" } else { "values" };
         if count < *least {
@@ -79,14 +79,14 @@ impl Function {
         }
     }
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(_, function, ..)| *function == self);
         found.map_or("", |(name, ..)| name)
     }
 }
 
 /// Calls a function that needs only its arguments, whose number is valid. The error is a message.
-pub fn call(function: Function, values: &[&Value]) -> Result<Value, String> {
+pub(super) fn call(function: Function, values: &[&Value]) -> Result<Value, String> {
     let made = match function {
         Not => Value::Bool(!truth(values[0])),
         Eq => Value::Bool(equal(values)?),

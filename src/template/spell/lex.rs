@@ -9,38 +9,38 @@ use super::{Fault, Source};
 
 /// A byte range in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(super) struct Span {
     pub start: usize,
     pub end: usize,
 }
 
 impl Span {
-    pub fn to(self, other: Span) -> Span {
+    pub(super) fn to(self, other: Span) -> Span {
         Span { start: self.start, end: other.end }
     }
 }
 
 #[derive(Debug)]
-pub enum Segment {
+pub(super) enum Segment {
     Text(String, Span),
     Action(Action),
 }
 
 /// The content between `{{` and `}}`.
 #[derive(Debug)]
-pub struct Action {
+pub(super) struct Action {
     pub at: Span,
     pub tokens: Vec<Lexeme>,
 }
 
 #[derive(Debug)]
-pub struct Lexeme {
+pub(super) struct Lexeme {
     pub token: Token,
     pub at: Span,
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Token {
+pub(super) enum Token {
     /// `.`, `.a.b`, `$`, `$.a`, `$x`, `$x.a`
     Path(Head, Vec<String>),
     /// `.a.b` directly after a `)`
@@ -58,14 +58,14 @@ pub enum Token {
 
 /// The start of a path.
 #[derive(Debug, PartialEq)]
-pub enum Head {
+pub(super) enum Head {
     Dot,
     Root,
     Variable(String),
 }
 
 /// Splits a spell and removes the whitespace that trim markers delete.
-pub fn segments(source: &Source) -> Result<Vec<Segment>, Fault> {
+pub(super) fn segments(source: &Source) -> Result<Vec<Segment>, Fault> {
     let text: &str = &source.text;
     let mut segments = Vec::new();
     let (mut from, mut trim) = (0, false);

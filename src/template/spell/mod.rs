@@ -38,60 +38,61 @@ use lex::Span;
 use parse::Node;
 
 /// Maximum size of a rendered spell, and of the result of one function.
-pub const MAX_OUTPUT: usize = 1 << 20;
+pub(crate) const MAX_OUTPUT: usize = 1 << 20;
 /// Maximum number of `range` rounds and includes of one rendering, in total.
-pub const MAX_ROUNDS: usize = 100_000;
+pub(crate) const MAX_ROUNDS: usize = 100_000;
 /// Maximum depth of nested includes.
-pub const MAX_INCLUDES: usize = 5;
+pub(crate) const MAX_INCLUDES: usize = 5;
 
 /// Maximum number of paths through its conditions for which a spell is analyzed without its values.
 const MAX_SKETCHES: usize = 8;
 
 /// The key of the value that an object stands for as a whole.
-pub const FACE: &str = "$face";
+pub(crate) const FACE: &str = "$face";
 
 /// Creates an object with fields that stands for `face` when it is used as a whole.
-pub fn with_face(mut fields: Map<String, Value>, face: Value) -> Value {
+pub(crate) fn with_face(mut fields: Map<String, Value>, face: Value) -> Value {
     fields.insert(FACE.to_owned(), face);
     Value::Object(fields)
 }
 
 /// Returns the error message for a spell that includes itself through `chain`, which starts with
 /// it.
-pub fn includes_itself(name: &str, chain: &[&str]) -> String {
+pub(crate) fn includes_itself(name: &str, chain: &[&str]) -> String {
     let circle: Vec<&str> = chain.iter().chain(chain.first()).copied().collect();
     format!("`{name}` includes itself: {}", circle.join(" → "))
 }
 
 /// Returns the error message for an include that is nested too deep.
-pub fn too_deep() -> String {
+pub(crate) fn too_deep() -> String {
     format!("includes are nested deeper than {MAX_INCLUDES}")
 }
 
 /// Finds a spell to include by its name. Returns its file name, for faults, and its text.
-pub type Includes<'i> = &'i dyn Fn(&str) -> Option<(String, String)>;
+pub(crate) type Includes<'i> = &'i dyn Fn(&str) -> Option<(String, String)>;
 
 /// Finds no spell, for callers without includes.
-pub fn no_includes(_: &str) -> Option<(String, String)> {
+#[cfg(any(test, fuzzing))]
+pub(crate) fn no_includes(_: &str) -> Option<(String, String)> {
     None
 }
 
 /// A parsed spell: its blocks balance and its functions exist.
 #[derive(Clone, Debug)]
-pub struct Spell {
+pub(crate) struct Spell {
     source: Source,
     nodes: Vec<Node>,
 }
 
 /// A part of a rendered spell: the author's text, or a printed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub(crate) enum Piece {
     Text(String),
     Value(String),
 }
 
 /// The inputs of a spell, each with a fault at its position for a caller that lacks it.
-pub struct Reads {
+pub(crate) struct Reads {
     /// The paths of variables.
     pub paths: Vec<(Vec<String>, Fault)>,
     /// The names of included spells, with the variables passed to them.
@@ -100,7 +101,7 @@ pub struct Reads {
 
 /// A part of a possible rendering of a spell.
 #[derive(Clone, Debug)]
-pub enum Sketched {
+pub(crate) enum Sketched {
     Text(String),
     /// A value, with a fault at its position for a caller that does not allow it there.
     Value(Fault),
@@ -108,12 +109,12 @@ pub enum Sketched {
 
 impl Spell {
     /// Parses a spell; `file` is its name in faults.
-    pub fn parse(file: &str, text: &str) -> Result<Spell, Fault> {
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Spell, Fault> {
         Spell::parse_in(file, text, None)
     }
 
     /// Parses a spell that is embedded in another text, starting at this line and column.
-    pub fn parse_in(
+    pub(crate) fn parse_in(
         file: &str,
         text: &str,
         within: Option<(usize, usize)>,
@@ -124,7 +125,7 @@ impl Spell {
     }
 
     /// Fills the spell from `data`, an object whose keys are the variables.
-    pub fn render(&self, data: &Value, includes: Includes) -> Result<String, Fault> {
+    pub(crate) fn render(&self, data: &Value, includes: Includes) -> Result<String, Fault> {
         let pieces = self.pieces(data, includes)?;
         Ok(pieces
             .iter()
@@ -136,13 +137,13 @@ impl Spell {
 
     /// Renders like [`render`](Self::render), in pieces: a caller that must not mix values into the
     /// author's text, because a shell reads it, can keep them apart.
-    pub fn pieces(&self, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
+    pub(crate) fn pieces(&self, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
         render::render(self, data, includes)
     }
 
     /// Returns possible renderings for unknown values: one as if each condition were true, one as
     /// if none were, and those in between for chains of conditions.
-    pub fn sketches(&self) -> Vec<Vec<Sketched>> {
+    pub(crate) fn sketches(&self) -> Vec<Vec<Sketched>> {
         let ways = parse::ways(&self.nodes).min(MAX_SKETCHES);
         let sketch = |way: usize| {
             let mut pieces = Vec::new();
@@ -173,7 +174,7 @@ impl Spell {
 
     /// Returns the value of the spell: the value of its action if it is a single action, else its
     /// rendered text. So a list stays a list.
-    pub fn value(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
+    pub(crate) fn value(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
         match render::value(self, data, includes)? {
             Some(value) => Ok(value),
             None => self.render(data, includes).map(Value::String),
@@ -182,7 +183,7 @@ impl Spell {
 
     /// Returns the literal names it includes, each with a fault at its position for a caller that
     /// cannot find the spell. A name computed from values is `None`: it is known only at rendering.
-    pub fn included(&self) -> Vec<(Option<String>, Fault)> {
+    pub(crate) fn included(&self) -> Vec<(Option<String>, Fault)> {
         let found = parse::included(&self.nodes).into_iter();
         found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
     }
@@ -190,7 +191,7 @@ impl Spell {
     /// Returns the inputs that must exist for it to render. `known` reports whether a path has a
     /// value. Paths in a guard may be missing, and so may everything after a guard that cannot be
     /// true.
-    pub fn reads(&self, known: &dyn Fn(&[String]) -> bool) -> Reads {
+    pub(crate) fn reads(&self, known: &dyn Fn(&[String]) -> bool) -> Reads {
         let parse::Reads { paths, includes } = parse::reads(&self.nodes, known);
         let fault = |at| self.source.fault(at, "");
         Reads {
@@ -203,17 +204,17 @@ impl Spell {
     }
 
     /// Returns its name in faults.
-    pub fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         &self.source.file
     }
 
     /// Returns its source text.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.source.text
     }
 
     /// Returns true if the spell writes the variable `.name` anywhere.
-    pub fn writes(&self, name: &str) -> bool {
+    pub(crate) fn writes(&self, name: &str) -> bool {
         parse::writes(&self.nodes, name)
     }
 }
@@ -261,7 +262,7 @@ impl Source {
 /// The reason why a spell cannot be parsed or rendered, and its position; lines and columns start
 /// at one.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Fault {
+pub(crate) struct Fault {
     pub file: Arc<str>,
     /// The whole text of the file, to display the line.
     pub text: Arc<str>,
@@ -277,7 +278,7 @@ pub struct Fault {
 
 impl Fault {
     /// Creates a fault of a spell as a whole.
-    pub fn of_whole(file: &str, text: &str, message: String, hint: &str) -> Fault {
+    pub(crate) fn of_whole(file: &str, text: &str, message: String, hint: &str) -> Fault {
         let source = Source { file: file.into(), text: text.into(), within: None };
         source.fault(Span { start: 0, end: 0 }, message).hint(hint)
     }

@@ -18,7 +18,7 @@ const MAX_BLOCKS: usize = 32;
 const MAX_GROUPS: usize = 16;
 
 #[derive(Clone, Debug)]
-pub enum Node {
+pub(super) enum Node {
     Text(String, Span),
     /// Writes a value, unless it only sets a variable.
     Write(Pipe),
@@ -40,7 +40,7 @@ pub enum Node {
 
 /// Commands, each of which gets the value of the previous one as its last argument.
 #[derive(Clone, Debug)]
-pub struct Pipe {
+pub(super) struct Pipe {
     pub at: Span,
     pub sets: Sets,
     pub commands: Vec<Command>,
@@ -49,7 +49,7 @@ pub struct Pipe {
 /// The variables that a pipe sets. Variables are slots, counted from the outermost; a declaration
 /// takes the next slot, and the end of a block frees its slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sets {
+pub(super) enum Sets {
     Nothing,
     /// `$x := …` declares one; `range $i, $v := …` two.
     Declared(usize),
@@ -58,26 +58,26 @@ pub enum Sets {
 }
 
 #[derive(Clone, Debug)]
-pub struct Command {
+pub(super) struct Command {
     pub at: Span,
     pub does: Does,
 }
 
 #[derive(Clone, Debug)]
-pub enum Does {
+pub(super) enum Does {
     Value(Operand),
     Call(Function, Vec<Operand>),
 }
 
 #[derive(Clone, Debug)]
-pub struct Operand {
+pub(super) struct Operand {
     pub at: Span,
     pub start: Start,
     pub fields: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-pub enum Start {
+pub(super) enum Start {
     Dot,
     Root,
     Slot(usize),
@@ -85,7 +85,7 @@ pub enum Start {
     Group(Box<Pipe>),
 }
 
-pub fn parse(source: &Source) -> Result<Vec<Node>, Fault> {
+pub(super) fn parse(source: &Source) -> Result<Vec<Node>, Fault> {
     let segments = lex::segments(source)?.into_iter();
     let mut parser = Parser { source, segments, variables: Vec::new(), blocks: 0, groups: 0 };
     match parser.list(None)? {
@@ -469,9 +469,9 @@ impl Parser<'_> {
 }
 
 /// Error messages for the arguments of `include`.
-pub const WANTS_NAME: &str = "`include` wants the name of a spell first";
-pub const WANTS_VALUE: &str = "`include` wants a value behind every name";
-pub const WANTS_TEXT: &str = "`include` wants names as text before their values";
+pub(super) const WANTS_NAME: &str = "`include` wants the name of a spell first";
+pub(super) const WANTS_VALUE: &str = "`include` wants a value behind every name";
+pub(super) const WANTS_TEXT: &str = "`include` wants names as text before their values";
 
 /// Takes the name of an argument of the form `name=value`, which means `"name" value`.
 fn argument_name(tokens: &mut Tokens) -> Option<Operand> {
@@ -512,7 +512,7 @@ fn literal(word: &str) -> Option<Value> {
 
 /// Returns the number of paths through the longest chain of conditions; at least two if there is
 /// any block.
-pub fn ways(nodes: &[Node]) -> usize {
+pub(super) fn ways(nodes: &[Node]) -> usize {
     let of = |node: &Node| match node {
         Node::Text(..) | Node::Write(_) => 1,
         Node::If { branches, otherwise } => {
@@ -527,7 +527,7 @@ pub fn ways(nodes: &[Node]) -> usize {
 }
 
 /// Returns true if the variable `.name` is written anywhere, directly or through functions.
-pub fn writes(nodes: &[Node], name: &str) -> bool {
+pub(super) fn writes(nodes: &[Node], name: &str) -> bool {
     nodes.iter().any(|node| match node {
         Node::Text(..) => false,
         Node::Write(pipe) => pipe.sets == Sets::Nothing && uses(pipe, name),
@@ -581,7 +581,7 @@ fn pipes<'n>(nodes: &'n [Node], see: &mut dyn FnMut(&'n Pipe, bool)) {
 }
 
 /// Returns the included names with their positions; `None` for a name that is computed from values.
-pub fn included(nodes: &[Node]) -> Vec<(Option<String>, Span)> {
+pub(super) fn included(nodes: &[Node]) -> Vec<(Option<String>, Span)> {
     let mut found = Vec::new();
     pipes(nodes, &mut |pipe, _| included_in(pipe, &mut found));
     found
@@ -610,7 +610,7 @@ fn included_in(pipe: &Pipe, found: &mut Vec<(Option<String>, Span)>) {
 
 /// The inputs of a spell when it is rendered.
 #[derive(Default)]
-pub struct Reads {
+pub(super) struct Reads {
     /// Paths of variables, with their positions.
     pub paths: Vec<(Vec<String>, Span)>,
     /// Spells that it includes by literal names: the name, the variables passed to it, and the
@@ -620,7 +620,7 @@ pub struct Reads {
 
 /// Returns the inputs of a spell; `known` reports whether a variable exists. Variables in a guard
 /// may be missing, and a block is read only if its guard can be true.
-pub fn reads(nodes: &[Node], known: &dyn Fn(&[String]) -> bool) -> Reads {
+pub(super) fn reads(nodes: &[Node], known: &dyn Fn(&[String]) -> bool) -> Reads {
     let mut reading = Reading { known, found: Reads::default() };
     reading.nodes(nodes, true);
     reading.found

@@ -18,13 +18,17 @@ use super::{
 };
 use crate::template::kind;
 
-pub fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
+pub(super) fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
     let mut shared = Shared { data, includes, known: HashMap::new(), rounds: 0 };
     Frame::new(&mut shared, spell, Vec::new(), Vec::new()).run(&spell.nodes)
 }
 
 /// Returns the value of a spell that is a single action, or `None` for any other spell.
-pub fn value(spell: &Spell, data: &Value, includes: Includes) -> Result<Option<Value>, Fault> {
+pub(super) fn value(
+    spell: &Spell,
+    data: &Value,
+    includes: Includes,
+) -> Result<Option<Value>, Fault> {
     let [Node::Write(pipe)] = spell.nodes.as_slice() else { return Ok(None) };
     if pipe.sets != Sets::Nothing {
         return Ok(None);

@@ -10,13 +10,13 @@ use super::FACE;
 use crate::template::number;
 
 /// Returns the value that an object stands for when it is used as a whole.
-pub fn face(value: &Value) -> &Value {
+pub(super) fn face(value: &Value) -> &Value {
     value.as_object().and_then(|map| map.get(FACE)).unwrap_or(value)
 }
 
 /// Returns the truth of a value as Go defines it: null, `false`, zero and everything empty are
 /// false.
-pub fn truth(value: &Value) -> bool {
+pub(super) fn truth(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(value) => *value,
@@ -28,7 +28,7 @@ pub fn truth(value: &Value) -> bool {
 }
 
 /// Formats a value for text: null as empty, text as it is, lists and objects as compact JSON.
-pub fn print(value: &Value) -> Cow<'_, str> {
+pub(super) fn print(value: &Value) -> Cow<'_, str> {
     match face(value) {
         Value::Null => Cow::Borrowed(""),
         Value::String(text) => Cow::Borrowed(text),
@@ -37,7 +37,7 @@ pub fn print(value: &Value) -> Cow<'_, str> {
 }
 
 /// Returns compact JSON, in which the results of steps are replaced by their faces.
-pub fn to_json(value: &Value) -> String {
+pub(super) fn to_json(value: &Value) -> String {
     serde_json::to_string(&Faced(value)).unwrap_or_default()
 }
 
@@ -66,7 +66,7 @@ impl Serialize for Faced<'_> {
 }
 
 /// Compares values of one type. The outer `None` means different types, the inner one no order.
-pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
+pub(super) fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => Some(number::compare(a, b)),
         (Value::String(a), Value::String(b)) => Some(Some(a.cmp(b))),
@@ -79,7 +79,7 @@ pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
 }
 
 /// Returns a field: of an object by its key, of a list by its index from 0.
-pub fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+pub(super) fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     let find = |value: &'v Value| match value {
         Value::Object(map) => map.get(name),
         Value::Array(items) => items.get(name.parse::<usize>().ok()?),

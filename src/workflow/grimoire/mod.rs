@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json};
 
 use super::plan::{
     Action, Block, CaptureMode, Dirs, OnFail, OnMost, Output, Param, Plan, Prompt, Provider,
-    Rounds, RoundsKind, ShellText, Step, Version, When, Words,
+    Rounds, RoundsKind, ShellText, Step, When, Words,
 };
 use super::schema::steps::STEP;
 use super::schema::{Table, grimoire as shape};
@@ -63,7 +63,7 @@ impl Kind {
 
 /// Returns true if a document is a grimoire. A document with a `version` is one if all its steps
 /// have grimoire types; the `version` is then reported as the error.
-pub fn is(document: &Node) -> bool {
+pub(crate) fn is(document: &Node) -> bool {
     let Some(Value::List(steps)) = document.get("steps").map(|steps| &steps.value) else {
         return false;
     };
@@ -93,7 +93,11 @@ struct Reading<'a> {
 }
 
 /// Reads a grimoire. Discard the plan if `findings` contains an error.
-pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+pub(crate) fn read(
+    findings: &Findings,
+    document: &Node,
+    configured: &dyn Configured,
+) -> Option<Plan> {
     let top = open(findings, document, "the grimoire", &shape::TOP, None)?;
     read_top(&top, configured)
 }
@@ -150,7 +154,6 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
     names::check(top.findings, steps);
     let root = read_block(&reading, steps, "`steps`", 0)?;
     Some(Plan {
-        version: Version::V1_4,
         name,
         description: top.text("description").map(str::to_owned),
         strict_flow: true,
@@ -367,7 +370,7 @@ fn when(fields: &Fields) -> Option<When> {
 }
 
 /// Returns the truth value of a rendered condition, or `None` if it has none.
-pub fn truth(rendered: &str) -> Option<bool> {
+pub(crate) fn truth(rendered: &str) -> Option<bool> {
     match rendered.trim() {
         "true" => Some(true),
         "false" => Some(false),

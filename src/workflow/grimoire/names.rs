@@ -10,7 +10,7 @@ use crate::yaml::problem::{Place, Problem};
 use crate::yaml::{Node, Value};
 
 /// Checks all names of a tree of steps.
-pub fn check(findings: &Findings, steps: &Node) {
+pub(crate) fn check(findings: &Findings, steps: &Node) {
     let mut seen = Seen { findings, names: HashMap::new() };
     seen.steps(steps);
     seen.outputs(steps);

@@ -43,7 +43,7 @@ struct Around<'r, 'a> {
 }
 
 /// Reads the action of a node. The step has no name yet.
-pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Option<Step> {
+pub(super) fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Option<Step> {
     let asks = match mode {
         Mode::Command | Mode::Prompt | Mode::Loop | Mode::Spell => true,
         Mode::Approval => fields.get("approval").is_some_and(|a| a.get("on_reject").is_some()),

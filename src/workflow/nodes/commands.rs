@@ -15,7 +15,7 @@ use crate::workflow::plan::{
 use crate::yaml::problem::{Place, Problem};
 
 /// A command file that was read.
-pub struct CommandFile<'a> {
+pub(crate) struct CommandFile<'a> {
     pub name: &'a str,
     /// File name for messages.
     pub file: &'a str,
@@ -25,7 +25,7 @@ pub struct CommandFile<'a> {
 }
 
 /// Returns the warnings about a command file, for every node that uses it.
-pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
+pub(crate) fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     let Block { steps, by_name, edges: Some(edges) } = &plan.root else { return Vec::new() };
     let Ok(order) = graph::order(&edges.before, &edges.after) else { return Vec::new() };
     let (findings, mut mentions) = (Findings::default(), Vec::new());
@@ -62,7 +62,7 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
 
 /// Returns true if every node that names this file depends on a node that executes something and
 /// may write the file.
-pub fn may_be_written(plan: &Plan, part: &Part) -> bool {
+pub(crate) fn may_be_written(plan: &Plan, part: &Part) -> bool {
     let Block { steps, edges: Some(edges), .. } = &plan.root else { return false };
     let names = |step: &Step| match (&step.action, part.kind) {
         (Action::Prompt(Prompt { words: Words::Command(used), .. }), PartKind::Command) => {

@@ -24,7 +24,7 @@ use crate::template::number::leading_number;
 
 /// A condition that must hold for a node to run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Condition {
+pub(crate) struct Condition {
     text: String,
     /// The condition holds if one clause holds; a clause holds if all its comparisons hold. Neither
     /// list is ever empty.
@@ -56,7 +56,7 @@ enum Operator {
 /// A part of a condition that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct ConditionError {
+pub(crate) struct ConditionError {
     pub message: String,
     /// Byte offset in the text.
     pub at: usize,
@@ -64,7 +64,7 @@ pub struct ConditionError {
 
 /// The reason why a condition has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unheld {
+pub(crate) enum Unheld {
     /// The condition cannot be decided: the node is skipped with a warning.
     #[error("{0}")]
     Unparseable(String),
@@ -74,7 +74,7 @@ pub enum Unheld {
 }
 
 impl Condition {
-    pub fn parse(text: &str) -> Condition {
+    pub(crate) fn parse(text: &str) -> Condition {
         let comparison = |(at, part)| Comparison::parse(at, part);
         let clause = |(at, part)| split(at, part, "&&").into_iter().map(comparison).collect();
         let clauses = split(0, text, "||").into_iter().map(clause).collect();
@@ -82,12 +82,12 @@ impl Condition {
     }
 
     /// Returns the condition as it was written.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
     /// Returns the references of all comparisons that can be parsed.
-    pub fn refs(&self) -> impl Iterator<Item = &NodeRef> {
+    pub(crate) fn refs(&self) -> impl Iterator<Item = &NodeRef> {
         self.clauses.iter().flatten().filter_map(|comparison| match comparison {
             Comparison::Read { reference, .. } => Some(reference),
             Comparison::Broken(_) => None,
@@ -95,7 +95,7 @@ impl Condition {
     }
 
     /// Returns the same references, each with its byte offset and byte length in the text.
-    pub fn placed_refs(&self) -> impl Iterator<Item = (usize, usize, &NodeRef)> {
+    pub(crate) fn placed_refs(&self) -> impl Iterator<Item = (usize, usize, &NodeRef)> {
         self.clauses.iter().flatten().filter_map(|comparison| match comparison {
             Comparison::Read { reference, at: (at, len), .. } => Some((*at, *len, reference)),
             Comparison::Broken(_) => None,
@@ -103,7 +103,7 @@ impl Condition {
     }
 
     /// Returns the parts that cannot be parsed, in text order.
-    pub fn faults(&self) -> Vec<ConditionError> {
+    pub(crate) fn faults(&self) -> Vec<ConditionError> {
         let broken = |comparison: &Comparison| match comparison {
             Comparison::Broken(fault) => Some(fault.clone()),
             Comparison::Read { .. } => None,
@@ -113,7 +113,7 @@ impl Condition {
 
     /// Returns true if the node runs. `look` returns the value of a reference, or the reason why it
     /// cannot be read.
-    pub fn holds(
+    pub(crate) fn holds(
         &self,
         look: &mut dyn FnMut(&NodeRef) -> Result<Value, String>,
     ) -> Result<bool, Unheld> {

@@ -15,25 +15,25 @@ use crate::yaml::{Node, Value};
 const SUGGESTIONS: usize = 20;
 
 /// The ids of all nodes.
-pub struct Ids {
+pub(crate) struct Ids {
     pub by_name: HashMap<String, usize>,
     /// Number of suggestions left.
     suggestions: Cell<usize>,
 }
 
 /// Returns the id of a node, without surrounding white space.
-pub fn id(node: &Node) -> Option<&str> {
+pub(crate) fn id(node: &Node) -> Option<&str> {
     node.get("id").and_then(Node::text).map(str::trim)
 }
 
 impl Ids {
     /// Returns the ids of a workflow that was read before.
-    pub fn known(by_name: HashMap<String, usize>) -> Ids {
+    pub(crate) fn known(by_name: HashMap<String, usize>) -> Ids {
         Ids { by_name, suggestions: Cell::new(SUGGESTIONS) }
     }
 
     /// Collects the ids. Reports ids that are invalid, duplicate, or impossible to refer to.
-    pub fn collect(findings: &Findings, nodes: &[Node]) -> Ids {
+    pub(crate) fn collect(findings: &Findings, nodes: &[Node]) -> Ids {
         let mut by_name = HashMap::new();
         let mut folded: HashMap<String, &str> = HashMap::new();
         for (index, node) in nodes.iter().enumerate() {
@@ -79,7 +79,7 @@ impl Ids {
 
     /// Adds the id that was probably meant as a hint. The number of suggestions is limited: users
     /// stop reading them, and each one compares all ids.
-    pub fn suggest(&self, problem: Problem, word: &str) -> Problem {
+    pub(crate) fn suggest(&self, problem: Problem, word: &str) -> Problem {
         match self.suggestions.get().checked_sub(1) {
             Some(left) => {
                 self.suggestions.set(left);
@@ -103,7 +103,7 @@ fn unreferable(id: &str) -> Option<Problem> {
 }
 
 /// Reads the dependencies of a node, as node indexes.
-pub fn depends(fields: &Fields, ids: &Ids, own: Option<usize>) -> Vec<usize> {
+pub(crate) fn depends(fields: &Fields, ids: &Ids, own: Option<usize>) -> Vec<usize> {
     if let Some(node) = fields.get("depends_on")
         && let Some(text) = node.text()
     {
@@ -136,7 +136,10 @@ pub fn depends(fields: &Fields, ids: &Ids, own: Option<usize>) -> Vec<usize> {
 
 /// Returns the nodes in topological order. On failure, returns the dependency cycles, each starting
 /// with its first node in the text.
-pub fn order(before: &[Vec<usize>], after: &[Vec<usize>]) -> Result<Vec<usize>, Vec<Vec<usize>>> {
+pub(crate) fn order(
+    before: &[Vec<usize>],
+    after: &[Vec<usize>],
+) -> Result<Vec<usize>, Vec<Vec<usize>>> {
     let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut order: Vec<usize> = (0..before.len()).filter(|node| waits[*node] == 0).collect();
     let mut done = 0;
@@ -179,7 +182,7 @@ pub fn order(before: &[Vec<usize>], after: &[Vec<usize>]) -> Result<Vec<usize>, 
 }
 
 /// Reports nodes that wait for each other.
-pub fn tell_circle(findings: &Findings, nodes: &[Node], circle: &[usize]) {
+pub(crate) fn tell_circle(findings: &Findings, nodes: &[Node], circle: &[usize]) {
     let name = |index: &usize| format!("`{}`", id(&nodes[*index]).unwrap_or_default());
     let mut names: Vec<_> = circle.iter().map(name).collect();
     names.extend(circle.first().map(name));
@@ -191,7 +194,7 @@ pub fn tell_circle(findings: &Findings, nodes: &[Node], circle: &[usize]) {
 }
 
 /// Returns the place in a node's `depends_on` that names another node.
-pub fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
+pub(crate) fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
     let depends = node.get("depends_on")?;
     let Value::List(items) = &depends.value else { return Some(depends.place) };
     let found = items.iter().find(|item| item.text().map(str::trim) == on);
@@ -201,7 +204,11 @@ pub fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
 /// Returns, for each pair, true if the second node is a direct or indirect dependency of the first.
 ///
 /// Follows 64 nodes at once through the whole graph, so that even one pair for every node is cheap.
-pub fn comes_before(order: &[usize], before: &[Vec<usize>], pairs: &[(usize, usize)]) -> Vec<bool> {
+pub(crate) fn comes_before(
+    order: &[usize],
+    before: &[Vec<usize>],
+    pairs: &[(usize, usize)],
+) -> Vec<bool> {
     let mut targets: Vec<usize> = pairs.iter().map(|(_, target)| *target).collect();
     targets.sort_unstable();
     targets.dedup();

@@ -13,7 +13,7 @@ use crate::yaml::{Node, Value};
 
 /// The mode of a node: the kind of thing it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     Command,
     Prompt,
     Bash,
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub const ALL: [(&'static str, Mode); 8] = [
+    pub(crate) const ALL: [(&'static str, Mode); 8] = [
         ("command", Mode::Command),
         ("prompt", Mode::Prompt),
         ("bash", Mode::Bash),
@@ -36,14 +36,14 @@ impl Mode {
         ("spell", Mode::Spell),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }
 }
 
 /// A kind of map in the dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub(crate) enum Level {
     Top,
     Node,
     Script,
@@ -66,7 +66,7 @@ const HOMES: [(Level, &str); 7] = [
 ];
 
 /// Modes of other engines of this dialect that are not supported here.
-pub const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
+pub(crate) const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
 
 /// Keys that keep a run from doing something it must not do.
 const SAFETIES: [&str; 16] = [
@@ -216,7 +216,7 @@ impl Level {
 
 /// Returns true if a node has a misspelled key that was almost certainly meant as a safety for
 /// which `one` holds. Such a key is rejected on its own.
-pub fn misspells(node: &Node, one: impl Fn(&str) -> bool) -> bool {
+pub(crate) fn misspells(node: &Node, one: impl Fn(&str) -> bool) -> bool {
     let Value::Map(pairs) = &node.value else { return false };
     let mut keys = pairs.iter().filter_map(|(key, _)| key.text());
     keys.any(|key| {
@@ -226,7 +226,7 @@ pub fn misspells(node: &Node, one: impl Fn(&str) -> bool) -> bool {
 }
 
 /// Opens a map that has the keys of all these levels.
-pub fn open<'a>(
+pub(crate) fn open<'a>(
     findings: &'a Findings,
     node: &'a Node,
     what: impl Into<String>,
@@ -244,7 +244,7 @@ pub fn open<'a>(
 }
 
 /// Opens the map under a key of another map.
-pub fn inner<'a>(fields: &Fields<'a>, key: &str, level: Level) -> Option<Fields<'a>> {
+pub(crate) fn inner<'a>(fields: &Fields<'a>, key: &str, level: Level) -> Option<Fields<'a>> {
     let what = format!("`{key}` of {}", fields.what);
     open(fields.findings, fields.get(key)?, what, &[level])
 }
@@ -305,7 +305,7 @@ fn homes(name: &str) -> String {
 
 /// Returns the hint that lists the seven modes, for a node with none or several. A spell is another
 /// way to write a prompt.
-pub fn one_mode() -> String {
+pub(crate) fn one_mode() -> String {
     let kinds = Mode::ALL.iter().filter(|(_, mode)| *mode != Mode::Spell);
     let names: Vec<_> = kinds.map(|(name, _)| format!("`{name}`")).collect();
     format!("give it one of {}", names.join(", "))
@@ -341,7 +341,7 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
 }
 
 /// Reports all keys of a node that have no effect, in one warning.
-pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
+pub(crate) fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
     let general: Vec<_> = present(fields, |key| Level::Node.idle().any(|name| name == key));
     let idle = present(fields, idle_on(mode, asks));
     let whose = match idle.len() == general.len() {
@@ -353,7 +353,7 @@ pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
 }
 
 /// Reports all keys of the top level that have no effect, in one warning.
-pub fn tell_idle_of_top(top: &Fields) {
+pub(crate) fn tell_idle_of_top(top: &Fields) {
     tell_idle(top, &present(top, |key| Level::Top.idle().any(|name| name == key)), "here");
 }
 

@@ -16,7 +16,7 @@ use crate::yaml::problem::{At, Place, Problem};
 
 /// The purpose of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub(crate) enum Use {
     Prompt,
     LoopPrompt,
     RejectPrompt,
@@ -28,7 +28,7 @@ pub enum Use {
 }
 
 /// One occurrence of a reference.
-pub struct Mention {
+pub(crate) struct Mention {
     /// Index of the node that contains it.
     pub node: usize,
     /// Description of the text that contains it: "`prompt` of node `a`".
@@ -51,7 +51,7 @@ impl Written {
 }
 
 /// Parses a text, reports the problems that it shows by itself, and records its references.
-pub fn read(
+pub(crate) fn read(
     fields: &Fields,
     key: &str,
     text: &str,
@@ -86,7 +86,7 @@ pub fn read(
 }
 
 /// Records the references of one text, each once.
-pub fn mention<'r>(
+pub(crate) fn mention<'r>(
     mentions: &mut Vec<Mention>,
     node: usize,
     what: &str,
@@ -113,7 +113,7 @@ fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, w
 }
 
 /// Warns of a variable that has no value in this text.
-pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, at: At) {
+pub(crate) fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, at: At) {
     let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
     match (used, var) {
         (Use::Message, _) => findings.add(
@@ -235,7 +235,7 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
 
 /// Warns of all references that will have no value. Returns the other references, each with the
 /// index of the node that it refers to.
-pub fn tell_mentions<'m>(
+pub(crate) fn tell_mentions<'m>(
     findings: &Findings,
     ids: &Ids,
     steps: &[Option<&Step>],
@@ -267,7 +267,7 @@ pub fn tell_mentions<'m>(
 }
 
 /// Warns of references to nodes that the referring node does not wait for.
-pub fn tell_order(
+pub(crate) fn tell_order(
     findings: &Findings,
     order: &[usize],
     before: &[Vec<usize>],

@@ -4,21 +4,21 @@
 //! reads its action. The graph and the references in texts are checked once all nodes are known.
 
 mod actions;
-pub mod commands;
-pub mod condition;
+pub(crate) mod commands;
+pub(crate) mod condition;
 pub(crate) mod graph;
 pub(crate) mod keys;
 pub(crate) mod mentions;
 #[cfg(test)]
 pub(crate) mod tests;
-pub mod tools;
+pub(crate) mod tools;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Map;
 
-use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, Version, When};
+use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, When};
 use super::{Configured, spells, steps};
 use crate::workflow::fields::{Fields, Findings, suggest};
 use crate::yaml::problem::{At, Problem};
@@ -43,7 +43,11 @@ pub(super) struct Reading<'a> {
 }
 
 /// Reads a workflow of nodes. Discard the plan if `findings` contains an error.
-pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+pub(crate) fn read(
+    findings: &Findings,
+    document: &Node,
+    configured: &dyn Configured,
+) -> Option<Plan> {
     let top = keys::open(findings, document, "the workflow", &[Level::Top])?;
     read_top(&top, configured)
 }
@@ -67,7 +71,6 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
     }
     let root = read_nodes(&reading, top)?;
     Some(Plan {
-        version: Version::V1_1,
         name,
         description,
         strict_flow: true,
@@ -138,7 +141,7 @@ impl Reading<'_> {
     }
 
     /// Returns the provider that a node asks, and the model if one is set.
-    pub fn provider(&self, fields: &Fields) -> (String, Option<String>) {
+    pub(super) fn provider(&self, fields: &Fields) -> (String, Option<String>) {
         let default = self.configured.default_provider();
         let of_all = self.provider.as_deref().unwrap_or(default);
         let own = fields.optional("provider");
@@ -155,17 +158,22 @@ impl Reading<'_> {
     }
 
     /// Rejects limits of a node that its provider does not support.
-    pub fn check_limits(&self, fields: &Fields, limits: &BTreeMap<String, Param>, provider: &str) {
+    pub(super) fn check_limits(
+        &self,
+        fields: &Fields,
+        limits: &BTreeMap<String, Param>,
+        provider: &str,
+    ) {
         tools::check(fields, limits, provider, self.configured);
     }
 
     /// Returns true if an agent whose answer does not report a result is asked once more.
-    pub fn repairs(&self) -> bool {
+    pub(super) fn repairs(&self) -> bool {
         self.configured.contract_repair()
     }
 
     /// Reads a text of a node and records its references.
-    pub fn text(
+    pub(super) fn text(
         &self,
         fields: &Fields,
         key: &str,

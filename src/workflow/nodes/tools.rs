@@ -17,7 +17,7 @@ use crate::yaml::problem::{Place, Problem};
 use crate::yaml::{Node, Value};
 
 /// Each field, and the parameter that it becomes.
-pub const FIELDS: [(&str, &str); 6] = [
+pub(crate) const FIELDS: [(&str, &str); 6] = [
     ("allowed_tools", "allowed_tools"),
     ("denied_tools", "denied_tools"),
     ("hooks", "hooks"),
@@ -27,13 +27,13 @@ pub const FIELDS: [(&str, &str); 6] = [
 ];
 
 /// The parameter that names a file of MCP servers.
-pub const MCP: &str = "mcp";
+pub(crate) const MCP: &str = "mcp";
 
 /// The value of `allowed_tools` that allows no tool. An empty value would omit the option.
 const NO_TOOL: &str = "none";
 
 /// Reads the limits of a node, by parameter name.
-pub fn read(fields: &Fields) -> BTreeMap<String, Param> {
+pub(crate) fn read(fields: &Fields) -> BTreeMap<String, Param> {
     let list = |key: &str| {
         let texts = fields.texts(key)?;
         check_names(fields, key, &texts);
@@ -146,7 +146,7 @@ fn prints(text: &str) -> String {
 
 /// Rejects the `limits` that a provider has no place for. An unknown provider is reported
 /// elsewhere.
-pub fn check(
+pub(crate) fn check(
     fields: &Fields,
     limits: &BTreeMap<String, Param>,
     name: &str,

@@ -10,7 +10,7 @@ use super::{Rule, Shape, Table, field};
 const TIME: Shape = Like("^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d(\\.\\d+)?Z$");
 const NUMBER: u64 = u32::MAX as u64;
 
-pub static TASK: Table = Table::new(
+pub(crate) static TASK: Table = Table::new(
     "task",
     "task/v1: what lies in an inbox, as the queue writes it.",
     &[
@@ -52,7 +52,7 @@ pub static TASK: Table = Table::new(
 )
 .rule(Rule::Open);
 
-pub static STATUS: Table = Table::new(
+pub(crate) static STATUS: Table = Table::new(
     "status",
     "status/v1: how work went. Workers and agents leave it.",
     &[

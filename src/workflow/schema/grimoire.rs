@@ -12,7 +12,7 @@ pub(super) const CHECKS_IS: &str =
     "Shell commands that must succeed in the merged tree before the base moves.";
 const LONG: Shape = Duration { or_none: false };
 
-pub static TOP: Table = Table::new(
+pub(crate) static TOP: Table = Table::new(
     "grimoire",
     "A workflow around spells.",
     &[
@@ -53,7 +53,7 @@ const ON_SUCCESS: Shape = OneOf(&["exit_loop"]);
 const ON_SUCCESS_IS: &str = "exit_loop ends the loop around the step.";
 const OUTPUT_IS: &str = "A second name by which spells know the result.";
 
-pub static AGENT: Table = Table::new(
+pub(crate) static AGENT: Table = Table::new(
     "agent-step",
     "Say a spell to an agent.",
     &[
@@ -74,7 +74,7 @@ pub static AGENT: Table = Table::new(
 )
 .also(&[&HEAD]);
 
-pub static SCRIPT: Table = Table::new(
+pub(crate) static SCRIPT: Table = Table::new(
     "script-step",
     "Run a shell command.",
     &[
@@ -88,7 +88,7 @@ pub static SCRIPT: Table = Table::new(
 )
 .also(&[&HEAD]);
 
-pub static LOOP: Table = Table::new(
+pub(crate) static LOOP: Table = Table::new(
     "loop-step",
     "Run steps round after round.",
     &[
@@ -104,7 +104,7 @@ pub static LOOP: Table = Table::new(
 )
 .also(&[&HEAD]);
 
-pub static MERGE: Table = Table::new(
+pub(crate) static MERGE: Table = Table::new(
     "merge-step",
     "Merge the branch of the bead.",
     &[

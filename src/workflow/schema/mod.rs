@@ -8,13 +8,13 @@
 //! a loader rejects. Keys cannot differ; for the rest, a test tries every field with values of
 //! every kind.
 
-pub mod documents;
-pub mod grimoire;
-pub mod nodes;
-pub mod render;
-pub mod settings;
-pub mod steps;
-pub mod task;
+pub(crate) mod documents;
+pub(crate) mod grimoire;
+pub(crate) mod nodes;
+pub(crate) mod render;
+pub(crate) mod settings;
+pub(crate) mod steps;
+pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +22,7 @@ use super::plan::Version;
 
 /// A map with known keys.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     /// Name of the definition in a schema.
     pub name: &'static str,
     pub about: &'static str,
@@ -36,7 +36,7 @@ pub struct Table {
 
 /// A condition that must hold if a key is present.
 #[derive(Clone, Copy, Debug)]
-pub enum Need {
+pub(crate) enum Need {
     /// This key is present.
     Key(&'static str),
     /// This key is present and has this value.
@@ -47,7 +47,7 @@ pub enum Need {
 
 /// A condition on a map in addition to the shapes of its fields.
 #[derive(Clone, Copy, Debug)]
-pub enum Rule {
+pub(crate) enum Rule {
     None,
     /// Exactly one of these keys.
     OneOf(&'static [&'static str]),
@@ -69,7 +69,7 @@ pub enum Rule {
 
 /// A key, the version of the `steps:` dialect that introduced it, and the shape of its value.
 #[derive(Debug)]
-pub struct Field {
+pub(crate) struct Field {
     pub name: &'static str,
     pub since: Version,
     pub required: bool,
@@ -78,7 +78,7 @@ pub struct Field {
 }
 
 #[derive(Debug)]
-pub enum Shape {
+pub(crate) enum Shape {
     Any,
     Text,
     /// Text that is not blank.
@@ -119,31 +119,35 @@ pub enum Shape {
 }
 
 impl Table {
-    pub const fn new(name: &'static str, about: &'static str, fields: &'static [Field]) -> Table {
+    pub(crate) const fn new(
+        name: &'static str,
+        about: &'static str,
+        fields: &'static [Field],
+    ) -> Table {
         Table { name, about, fields, also: &[], rule: Rule::None, needs: &[] }
     }
 
-    pub const fn rule(self, rule: Rule) -> Table {
+    pub(crate) const fn rule(self, rule: Rule) -> Table {
         Table { rule, ..self }
     }
 
-    pub const fn needs(self, needs: &'static [(&'static str, Need)]) -> Table {
+    pub(crate) const fn needs(self, needs: &'static [(&'static str, Need)]) -> Table {
         Table { needs, ..self }
     }
 
-    pub const fn also(self, also: &'static [&'static [Field]]) -> Table {
+    pub(crate) const fn also(self, also: &'static [&'static [Field]]) -> Table {
         Table { also, ..self }
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &'static Field> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static Field> {
         self.fields.iter().chain(self.also.iter().copied().flatten())
     }
 
-    pub fn field(&self, name: &str) -> Option<&'static Field> {
+    pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.all().find(|field| field.name == name)
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.all().map(|field| field.name)
     }
 }

@@ -23,7 +23,7 @@ const ID: &str = "^(?!.*\\.\\.)[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$";
 /// A file name without a directory.
 const FILE: Shape = Like("^(?!\\.)(?=.*\\S)(?!.*\\.\\.)[^/\\\\]+$");
 
-pub static TOP: Table = Table::new(
+pub(crate) static TOP: Table = Table::new(
     "nodes-workflow",
     "A workflow: nodes that are a graph.",
     &[
@@ -44,7 +44,7 @@ pub static TOP: Table = Table::new(
 .also(&[&TOP_IDLE]);
 
 /// Keys of the top level that only other engines support.
-pub static TOP_IDLE: [Field; 15] = [
+pub(crate) static TOP_IDLE: [Field; 15] = [
     field("worktree", Any, ELSEWHERE),
     field("container", Any, ELSEWHERE),
     field("evidence_policy", Any, ELSEWHERE),
@@ -70,11 +70,11 @@ static NODE: Table = Table::new("node", "A node. It does one thing.", &NODE_FIEL
     .needs(&[("script", Need::Key("runtime"))]);
 
 /// Returns the table of a node.
-pub fn node() -> &'static Table {
+pub(crate) fn node() -> &'static Table {
     &NODE
 }
 
-pub static NODE_FIELDS: [Field; 37] = [
+pub(crate) static NODE_FIELDS: [Field; 37] = [
     field("id", Like(ID), "The name of the node, by which others refer to it.").required(),
     field("description", Text, "For people."),
     field("depends_on", List(&Text), "Ids of the nodes that it waits for."),
@@ -144,7 +144,7 @@ pub static NODE_FIELDS: [Field; 37] = [
 ];
 
 /// Keys of a node that only other engines support.
-pub static NODE_IDLE: [Field; 10] = [
+pub(crate) static NODE_IDLE: [Field; 10] = [
     field("agents", Any, ELSEWHERE),
     field("effort", Any, ELSEWHERE),
     field("thinking", Any, ELSEWHERE),
@@ -158,12 +158,12 @@ pub static NODE_IDLE: [Field; 10] = [
 ];
 
 /// Fields of a `script` node.
-pub static SCRIPT: [Field; 2] = [
+pub(crate) static SCRIPT: [Field; 2] = [
     field("runtime", OneOf(&["bun", "uv"]), "What runs the `script`."),
     field("deps", List(&Filled), "Packages that the `script` needs."),
 ];
 
-pub static LOOP: Table = Table::new(
+pub(crate) static LOOP: Table = Table::new(
     "loop",
     "Rounds of a prompt.",
     &[
@@ -188,7 +188,7 @@ pub static LOOP: Table = Table::new(
     ],
 );
 
-pub static APPROVAL: Table = Table::new(
+pub(crate) static APPROVAL: Table = Table::new(
     "approval",
     "A question to a person.",
     &[
@@ -198,7 +198,7 @@ pub static APPROVAL: Table = Table::new(
     ],
 );
 
-pub static ON_REJECT: Table = Table::new(
+pub(crate) static ON_REJECT: Table = Table::new(
     "on-reject",
     "What follows a rejection.",
     &[
@@ -208,7 +208,7 @@ pub static ON_REJECT: Table = Table::new(
 );
 
 /// The events that `hooks` can have.
-pub const HOOK_EVENTS: [&str; 13] = [
+pub(crate) const HOOK_EVENTS: [&str; 13] = [
     "PreToolUse",
     "PostToolUse",
     "PostToolUseFailure",
@@ -229,7 +229,7 @@ const HOOK_EVENT: &str = "^(PreToolUse|PostToolUse|PostToolUseFailure|Permission
 
 const USD: Shape = Shape::Number { least: 0.0, itself: false, most: f64::MAX };
 
-pub static HOOK: Table = Table::new(
+pub(crate) static HOOK: Table = Table::new(
     "hook",
     "A fixed answer to what the agent does.",
     &[
@@ -239,7 +239,7 @@ pub static HOOK: Table = Table::new(
     ],
 );
 
-pub static RETRY: Table = Table::new(
+pub(crate) static RETRY: Table = Table::new(
     "retry",
     "Trying again.",
     &[

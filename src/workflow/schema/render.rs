@@ -12,7 +12,7 @@ use crate::workflow::plan::Version;
 
 /// A kind of document that has a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Topic {
+pub(crate) enum Topic {
     Workflow,
     Steps,
     Nodes,
@@ -24,7 +24,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    pub const ALL: [(&'static str, Topic); 8] = [
+    pub(crate) const ALL: [(&'static str, Topic); 8] = [
         ("workflow", Topic::Workflow),
         ("steps", Topic::Steps),
         ("nodes", Topic::Nodes),
@@ -35,7 +35,7 @@ impl Topic {
         ("status", Topic::Status),
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, topic)| *topic == self).map_or("", |(name, _)| name)
     }
 
@@ -53,13 +53,13 @@ impl Topic {
     }
 
     /// Returns a sentence that describes the document.
-    pub fn about(self) -> &'static str {
+    pub(crate) fn about(self) -> &'static str {
         self.table().map_or("A workflow, in whichever of the languages.", |table| table.about)
     }
 }
 
 /// Returns the schema of a topic.
-pub fn schema(topic: Topic) -> Value {
+pub(crate) fn schema(topic: Topic) -> Value {
     let mut definitions = Map::new();
     let body = match topic.table() {
         Some(table) => reference(table, &mut definitions),

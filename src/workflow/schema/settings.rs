@@ -19,7 +19,7 @@ pub(super) const SANDBOX_SHAPE: Shape = Either(&[OneOf(LEVELS), Map(&SANDBOX)]);
 const OCCASIONS: &[&str] = &["paused", "failed", "blocked", "completed", "cancelled"];
 const COUNT: u64 = u32::MAX as u64;
 
-pub static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
+pub(crate) static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
     field(
         "providers",
         Maybe(&Keyed(NAME, &Map(&PROVIDER_SETTING))),
@@ -48,7 +48,7 @@ pub static TOP: Table = Table::new("config", "Settings. What is not written stay
 ])
 .rule(Rule::Nullable);
 
-pub static AGENT: Table = Table::new(
+pub(crate) static AGENT: Table = Table::new(
     "agent",
     "A role that work is handed to.",
     &[
@@ -73,7 +73,7 @@ pub static AGENT: Table = Table::new(
 )
 .rule(Rule::Nullable);
 
-pub static SANDBOX: Table = Table::new(
+pub(crate) static SANDBOX: Table = Table::new(
     "sandbox",
     "What a child may do.",
     &[
@@ -84,7 +84,7 @@ pub static SANDBOX: Table = Table::new(
     ],
 );
 
-pub static QUEUE: Table = Table::new(
+pub(crate) static QUEUE: Table = Table::new(
     "queue",
     "How the queue is worked.",
     &[
@@ -123,7 +123,7 @@ pub static QUEUE: Table = Table::new(
 )
 .rule(Rule::Nullable);
 
-pub static NOTIFY: Table = Table::new(
+pub(crate) static NOTIFY: Table = Table::new(
     "notify",
     "Who is told of runs.",
     &[
@@ -135,7 +135,7 @@ pub static NOTIFY: Table = Table::new(
 )
 .rule(Rule::Nullable);
 
-pub static METRICS: Table = Table::new(
+pub(crate) static METRICS: Table = Table::new(
     "metrics",
     "Figures that a coordinator writes for a monitor.",
     &[
@@ -145,7 +145,7 @@ pub static METRICS: Table = Table::new(
 )
 .rule(Rule::Nullable);
 
-pub static LIMITS: Table = Table::new(
+pub(crate) static LIMITS: Table = Table::new(
     "limits",
     "Limits.",
     &[
@@ -181,7 +181,7 @@ pub static LIMITS: Table = Table::new(
 )
 .rule(Rule::Nullable);
 
-pub static WORKTREE: Table = Table::new(
+pub(crate) static WORKTREE: Table = Table::new(
     "worktree",
     "Worktrees of beads.",
     &[

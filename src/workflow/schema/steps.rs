@@ -14,9 +14,9 @@ const ADAPTERS: &[&str] = &words(&Kind::ALL);
 const ISOLATIONS: &[&str] = &words(&Isolation::ALL);
 
 /// The keys that define the action of a step.
-pub const FORMS: &[&str] = &["command", "provider", "wait_for", "for_each", "spell"];
+pub(crate) const FORMS: &[&str] = &["command", "provider", "wait_for", "for_each", "spell"];
 
-pub static TOP: Table = Table::new(
+pub(crate) static TOP: Table = Table::new(
     "steps-workflow",
     "A workflow: steps that go one after the other.",
     &[
@@ -48,12 +48,12 @@ const COMMAND: super::Field = field(
      that are left out together when a parameter in them has no value.",
 );
 
-pub static PROVIDER: Table =
+pub(crate) static PROVIDER: Table =
     Table::new("provider", "A command line that answers prompts.", &[COMMAND.required()])
         .also(&[&OF_COMMAND, &BESIDE_COMMAND]);
 
 /// A provider in the settings: without a `command`, it changes the provider of the same name.
-pub static PROVIDER_SETTING: Table = Table::new(
+pub(crate) static PROVIDER_SETTING: Table = Table::new(
     "provider-setting",
     "A command line that answers prompts; without a command, what is changed of one that is there.",
     &[COMMAND],
@@ -61,7 +61,7 @@ pub static PROVIDER_SETTING: Table = Table::new(
 .also(&[&OF_COMMAND, &BESIDE_COMMAND]);
 
 /// Fields that describe the command of a provider.
-pub static OF_COMMAND: [super::Field; 2] = [
+pub(crate) static OF_COMMAND: [super::Field; 2] = [
     field(
         "input_mode",
         OneOf(&["argv", "stdin"]),
@@ -100,7 +100,7 @@ pub(super) const ALIAS: super::Shape = Like(concat!(
     "[^\\x00-\\x2c\\x2e\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*$"
 ));
 
-pub static STEP: Table = Table::new(
+pub(crate) static STEP: Table = Table::new(
     "step",
     "A step. It does one thing.",
     &[
@@ -176,7 +176,7 @@ pub(super) const SYSTEM_PROMPT: &str = "default, none, or a file of the workspac
 pub(super) const ISOLATION: &str =
     "Where the work on a bead is done: a worktree of its own, or the workspace. Default: worktree.";
 
-pub static REQUIRE: Table = Table::new(
+pub(crate) static REQUIRE: Table = Table::new(
     "output-require",
     "Something that must hold for JSON.",
     &[
@@ -191,7 +191,7 @@ pub static REQUIRE: Table = Table::new(
     ],
 );
 
-pub static DEPENDS: Table = Table::new(
+pub(crate) static DEPENDS: Table = Table::new(
     "depends-on",
     "Files that a step needs.",
     &[
@@ -206,7 +206,7 @@ pub static DEPENDS: Table = Table::new(
     ],
 );
 
-pub static INJECT: Table = Table::new(
+pub(crate) static INJECT: Table = Table::new(
     "inject",
     "How the prompt is told of the files.",
     &[
@@ -220,7 +220,7 @@ pub static INJECT: Table = Table::new(
     ],
 );
 
-pub static WAIT_FOR: Table = Table::new(
+pub(crate) static WAIT_FOR: Table = Table::new(
     "wait-for",
     "Waiting for files.",
     &[
@@ -231,7 +231,7 @@ pub static WAIT_FOR: Table = Table::new(
     ],
 );
 
-pub static RETRIES: Table = Table::new(
+pub(crate) static RETRIES: Table = Table::new(
     "retries",
     "Trying again.",
     &[
@@ -240,7 +240,7 @@ pub static RETRIES: Table = Table::new(
     ],
 );
 
-pub static WHEN: Table = Table::new(
+pub(crate) static WHEN: Table = Table::new(
     "when",
     "When a step is not skipped.",
     &[
@@ -251,7 +251,7 @@ pub static WHEN: Table = Table::new(
 )
 .rule(Rule::Some);
 
-pub static EQUALS: Table = Table::new(
+pub(crate) static EQUALS: Table = Table::new(
     "equals",
     "Two texts that must be the same.",
     &[
@@ -260,7 +260,7 @@ pub static EQUALS: Table = Table::new(
     ],
 );
 
-pub static ON: Table = Table::new(
+pub(crate) static ON: Table = Table::new(
     "on",
     "Where to go after a step.",
     &[
@@ -270,7 +270,7 @@ pub static ON: Table = Table::new(
     ],
 );
 
-pub static GOTO: Table = Table::new(
+pub(crate) static GOTO: Table = Table::new(
     "goto",
     "A place to go to.",
     &[field(
@@ -281,7 +281,7 @@ pub static GOTO: Table = Table::new(
     .required()],
 );
 
-pub static FOR_EACH: Table = Table::new(
+pub(crate) static FOR_EACH: Table = Table::new(
     "for-each",
     "Steps that are run for each item.",
     &[
@@ -303,7 +303,7 @@ pub static FOR_EACH: Table = Table::new(
 )
 .rule(Rule::OneOf(&["items_from", "items"]));
 
-pub static ON_ITEM: Table = Table::new(
+pub(crate) static ON_ITEM: Table = Table::new(
     "on-item-complete",
     "What becomes of an item's file.",
     &[
@@ -312,5 +312,5 @@ pub static ON_ITEM: Table = Table::new(
     ],
 );
 
-pub static MOVE: Table =
+pub(crate) static MOVE: Table =
     Table::new("move", "A move.", &[field("move_to", PATH, "The directory it goes to.")]);

@@ -3,7 +3,7 @@
 use super::Shape::{Duration, Either, Filled, Integer, List, Name, OneOf, Table as Map};
 use super::{Rule, Table, field};
 
-pub static HEAD: Table = Table::new(
+pub(crate) static HEAD: Table = Table::new(
     "task-head",
     "The front matter of a task, between two lines of `---`.",
     &[

@@ -8,7 +8,7 @@ use super::command::Command;
 
 /// What a word must be to be only what it looks like; what is asked most of comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// What a variable is declared with: a list, if the variable is one.
     Declared,
     /// A text that is a list if it is in parentheses.
@@ -28,10 +28,10 @@ const BEFORE: [&str; 13] = [
 ];
 
 /// Variables that bash reckons with whenever they are set.
-pub const INTEGERS: [&str; 4] = ["RANDOM", "SRANDOM", "OPTIND", "HISTCMD"];
+pub(super) const INTEGERS: [&str; 4] = ["RANDOM", "SRANDOM", "OPTIND", "HISTCMD"];
 
 /// Variables that are lists from the beginning.
-pub const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
+pub(super) const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
 
 /// Variables in which bash executes commands.
 const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
@@ -109,7 +109,7 @@ const COMPARISONS: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
 /// Commands that declare variables.
 const DECLARE: [&str; 6] = ["declare", "typeset", "local", "integer", "readonly", "export"];
 
-pub fn compares(word: &[u8]) -> bool {
+pub(super) fn compares(word: &[u8]) -> bool {
     COMPARISONS.iter().any(|one| word == one.as_bytes())
 }
 
@@ -135,7 +135,7 @@ fn is_shell(word: &str) -> bool {
 }
 
 /// Whether what a command does may depend on this word, wherever it stands.
-pub fn is_special(word: &str) -> bool {
+pub(super) fn is_special(word: &str) -> bool {
     word.starts_with(['-', '+'])
         || is_shell(word)
         || HANDERS.contains(&base(word))
@@ -145,24 +145,24 @@ pub fn is_special(word: &str) -> bool {
 }
 
 /// Whether a word sets a variable for its command.
-pub fn is_setting(word: &str) -> bool {
+pub(super) fn is_setting(word: &str) -> bool {
     let name = word.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty() && name.bytes().all(is_word)
 }
 
 /// Whether a command can begin behind this much of one.
-pub fn begins_command(before: &[u8]) -> bool {
+pub(super) fn begins_command(before: &[u8]) -> bool {
     let complete = before.last().is_none_or(u8::is_ascii_whitespace);
     complete && words(before).last().is_none_or(|word| BEFORE.contains(&word.as_str()))
 }
 
 /// Whether a command is read behind this much of a definition: `function NAME`, `coproc NAME`.
-pub fn begins_body(before: &[u8]) -> bool {
+pub(super) fn begins_body(before: &[u8]) -> bool {
     matches!(words(before).as_slice(), [first, _] if first == "function" || first == "coproc")
 }
 
 /// Whether a command reads a file as script, in the shell itself.
-pub fn sources(name: &str) -> bool {
+pub(super) fn sources(name: &str) -> bool {
     matches!(name, "." | "source")
 }
 
@@ -174,7 +174,7 @@ fn words(text: &[u8]) -> Vec<String> {
 }
 
 /// The words from the name of the program on: behind words that begin a command, and settings.
-pub fn program(words: &[String]) -> &[String] {
+pub(super) fn program(words: &[String]) -> &[String] {
     let mut at = 0;
     while let Some(word) = words.get(at).map(String::as_str) {
         at += match word {
@@ -231,7 +231,7 @@ fn started(arguments: &[String]) -> Started {
 }
 
 /// Whether a command reads its input as script.
-pub fn reads_script(command: &Command) -> bool {
+pub(super) fn reads_script(command: &Command) -> bool {
     let own = program(&command.words);
     let Some(name) = own.first().map(|word| base(word)) else { return false };
     let is_input = |word: &String| INPUT.contains(&word.as_str());
@@ -300,7 +300,7 @@ fn letters(word: &str) -> &str {
 
 /// The variables that a script reckons with outside of arithmetic expressions: those declared as
 /// integers, and those in `let`.
-pub fn numbers(script: &[u8]) -> BTreeSet<String> {
+pub(super) fn numbers(script: &[u8]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let ends = |byte: &u8| b"\n;&|()`".contains(byte);
     for command in script.split(ends) {
@@ -327,7 +327,7 @@ pub fn numbers(script: &[u8]) -> BTreeSet<String> {
 }
 
 /// The variables that a script has for lists, as far as commands say so.
-pub fn lists(script: &[u8]) -> BTreeSet<String> {
+pub(super) fn lists(script: &[u8]) -> BTreeSet<String> {
     let mut found: BTreeSet<String> = LISTS.map(str::to_owned).into();
     for command in script.split(|byte| b"\n;&|()`".contains(byte)) {
         let text = String::from_utf8_lossy(command);
@@ -349,7 +349,7 @@ pub fn lists(script: &[u8]) -> BTreeSet<String> {
 }
 
 /// The functions that a script defines.
-pub fn functions(script: &[u8]) -> BTreeSet<String> {
+pub(super) fn functions(script: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(script);
     let last = |text: &str| -> Option<String> {
         let text = text.trim_end_matches([' ', '\t']);
@@ -375,10 +375,10 @@ fn is_of_function(c: char) -> bool {
 }
 
 /// Stands for what a function or script was called with.
-pub const ARGUMENTS: &str = "@";
+pub(super) const ARGUMENTS: &str = "@";
 
 /// The variables that a command, cut off before a value, sets to that value.
-pub fn targets(command: &Command, functions: &BTreeSet<String>) -> Vec<String> {
+pub(super) fn targets(command: &Command, functions: &BTreeSet<String>) -> Vec<String> {
     if command.sign.is_some() {
         return Vec::new();
     }
@@ -407,7 +407,7 @@ pub fn targets(command: &Command, functions: &BTreeSet<String>) -> Vec<String> {
 
 /// Whether a format of `printf` prints an argument as it is. All else makes a number of it, or one
 /// character.
-pub fn prints_text(format: &str) -> bool {
+pub(super) fn prints_text(format: &str) -> bool {
     // What the format is cannot be told.
     if format.contains(['$', '\0', '\u{1}']) {
         return true;
@@ -418,7 +418,7 @@ pub fn prints_text(format: &str) -> bool {
 }
 
 /// Whether a command prints whole numbers, whatever it reads.
-pub fn prints_numbers(command: &Command) -> bool {
+pub(super) fn prints_numbers(command: &Command) -> bool {
     let Some((name, rest)) = program(&command.words).split_first() else { return false };
     let has = |letter| {
         rest.iter()
@@ -441,11 +441,11 @@ pub fn prints_numbers(command: &Command) -> bool {
 }
 
 /// The variable that `getopts` sets to the value of an option.
-pub const OPTION: &str = "OPTARG";
+pub(super) const OPTION: &str = "OPTARG";
 
 /// The variables that a script sets to the name of another one, each with that name and whether it
 /// stands for the other one from then on.
-pub fn aliases(script: &[u8]) -> Vec<(String, String, bool)> {
+pub(super) fn aliases(script: &[u8]) -> Vec<(String, String, bool)> {
     let mut found = Vec::new();
     for command in script.split(|byte| b"\n;&|()`".contains(byte)) {
         if !command.contains(&b'=') {
@@ -468,7 +468,7 @@ pub fn aliases(script: &[u8]) -> Vec<(String, String, bool)> {
 }
 
 /// The variables that a script declares as maps from texts to texts, each with where.
-pub fn maps(script: &[u8]) -> Vec<(String, usize)> {
+pub(super) fn maps(script: &[u8]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut at = 0;
     for line in script.split_inclusive(|byte| *byte == b'\n') {
@@ -539,7 +539,7 @@ fn variables(text: &str, found: &mut BTreeSet<String>) {
 }
 
 /// How a command that is cut off before a value takes that value.
-pub fn read_as(command: &Command) -> Option<Reading> {
+pub(super) fn read_as(command: &Command) -> Option<Reading> {
     let (words, current) = (&command.words, command.current.as_str());
     if command.sign.is_some() {
         let script = command.is_given_text() && reads_script(command);
@@ -594,7 +594,7 @@ fn is_script_of_shell(words: &[String]) -> bool {
 }
 
 /// The program that reads the script of a command: the last shell that it names, else itself.
-pub fn interpreter(command: &Command) -> String {
+pub(super) fn interpreter(command: &Command) -> String {
     let shell = command.words.iter().rev().find(|word| is_shell(word));
     let program = || program(&command.words).first();
     shell.or_else(program).map_or("", |word| base(word)).to_owned()
@@ -642,12 +642,12 @@ const SSH_OPTIONS: [char; 22] = [
 const READ_OPTIONS: [char; 7] = ['d', 'i', 'n', 'N', 'p', 't', 'u'];
 
 /// Whether a test is one of a variable by its name.
-pub fn is_of_variables(test: &str) -> bool {
+pub(super) fn is_of_variables(test: &str) -> bool {
     matches!(test, "-v" | "-R")
 }
 
 /// What the rest of a word is that names a variable and begins like this.
-pub fn named(begun: &str) -> Reading {
+pub(super) fn named(begun: &str) -> Reading {
     let open = begun.rfind('[').is_some_and(|open| !begun[open..].contains(']'));
     if open { Reading::Number } else { Reading::Name }
 }

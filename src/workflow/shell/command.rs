@@ -21,7 +21,7 @@ enum Quote {
 
 /// What a command is as far as it was read.
 #[derive(Clone, Debug, Default)]
-pub struct Command {
+pub(super) struct Command {
     /// Its words. Of many arguments in a row that are nothing special, some are left out.
     pub words: Vec<String>,
     /// What there is of the word in which the reading ended.
@@ -59,7 +59,7 @@ enum Kind {
 
 /// A script, with what is known of its brackets.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub(super) struct Source<'a> {
     pub text: &'a [u8],
     /// Where the parenthesis is closed that is opened here.
     pub closed: &'a HashMap<usize, usize>,
@@ -67,7 +67,7 @@ pub struct Source<'a> {
 
 /// Where a command ends, and what with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// A pipe; the next command begins here.
     Pipe(usize),
     /// Anything else, here.
@@ -76,35 +76,35 @@ pub enum End {
 
 impl Command {
     /// A command that begins at a place and was not read.
-    pub fn begun(at: usize) -> Command {
+    pub(super) fn begun(at: usize) -> Command {
         Command { at, ..Command::default() }
     }
 
     /// Reads a text that is one command, or what there is of one.
-    pub fn read(text: &[u8]) -> Command {
+    pub(super) fn read(text: &[u8]) -> Command {
         let mut command = Command::default();
         command.go_on(Source { text, closed: &HashMap::new() }, text.len());
         command
     }
 
-    pub fn is_read_to(&self, at: usize) -> bool {
+    pub(super) fn is_read_to(&self, at: usize) -> bool {
         self.at > at
     }
 
     /// Whether the word in which the reading ended is a text that it reads: `<<< VALUE`.
-    pub fn is_given_text(&self) -> bool {
+    pub(super) fn is_given_text(&self) -> bool {
         self.sign.as_deref() == Some("<<<")
     }
 
     /// Goes on reading up to a place.
-    pub fn go_on(&mut self, source: Source, to: usize) {
+    pub(super) fn go_on(&mut self, source: Source, to: usize) {
         while self.at < to {
             self.next(source, to);
         }
     }
 
     /// Reads all of a command; in backticks, one that is not escaped ends it.
-    pub fn whole(source: Source, begin: usize, ticked: bool) -> (Command, End) {
+    pub(super) fn whole(source: Source, begin: usize, ticked: bool) -> (Command, End) {
         let mut command = Command::begun(begin);
         let end = loop {
             let Some(byte) = source.text.get(command.at).copied() else {
@@ -290,7 +290,7 @@ impl Command {
     }
 
     /// Puts a complete word behind the others.
-    pub fn push(&mut self, word: String) {
+    pub(super) fn push(&mut self, word: String) {
         let kind = match () {
             () if builtin::is_special(&word) => Kind::Special,
             () if builtin::is_setting(&word) => Kind::Setting,

@@ -24,13 +24,13 @@ use std::collections::BTreeSet;
 
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 use crate::template::spell::{self, Sketched};
-pub use builtin::Reading;
+pub(crate) use builtin::Reading;
 use command::Command;
 use scan::Scanner;
 
 /// Which shell runs a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shell {
+pub(crate) enum Shell {
     /// Whatever `sh` is on the machine.
     Sh,
     Bash,
@@ -38,7 +38,7 @@ pub enum Shell {
 
 /// Where a value is no word of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub(crate) enum Spot {
     Double,
     Single,
     /// In `$'…'`.
@@ -62,7 +62,7 @@ pub enum Spot {
 
 /// What a word stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quotes {
+pub(crate) enum Quotes {
     None,
     Double,
     Single,
@@ -87,7 +87,7 @@ impl Spot {
         }
     }
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Spot::Double => "in double quotes",
             Spot::Single | Spot::Escaped => "in single quotes",
@@ -104,7 +104,7 @@ impl Spot {
 
 /// Where nothing can be put that would be a value and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsafe {
+pub(crate) enum Unsafe {
     /// A shell reads it as script: behind `eval`, `sh -c`, `trap`.
     Script,
     /// A here-document ends with it.
@@ -124,7 +124,7 @@ pub enum Unsafe {
 
 impl Unsafe {
     /// Where it is.
-    pub fn place(self) -> &'static str {
+    pub(crate) fn place(self) -> &'static str {
         match self {
             Unsafe::Script => "where a shell reads it as script",
             Unsafe::HereEnd => "where the end of a here-document is named",
@@ -139,7 +139,7 @@ impl Unsafe {
     }
 
     /// How to write it instead.
-    pub fn cure(self) -> &'static str {
+    pub(crate) fn cure(self) -> &'static str {
         match self {
             Unsafe::Script => {
                 "give it to the script as an argument: `sh -c 'echo \"$1\"' sh VALUE`; if it is \
@@ -157,7 +157,7 @@ impl Unsafe {
 
 /// A script as it has to be for values to stand in it.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Where each value stands; nothing, where it is a word of its own.
     pub spots: Vec<Option<Spot>>,
     /// Variables of the workflow that bash takes for more than text, by their names.
@@ -187,7 +187,7 @@ const NAME: u8 = 1;
 
 impl Layout {
     /// Reads a script of a node.
-    pub fn of_node(script: &NodeText) -> Layout {
+    pub(crate) fn of_node(script: &NodeText) -> Layout {
         let mut sketch = Vec::new();
         for piece in script.pieces() {
             match piece {
@@ -200,7 +200,7 @@ impl Layout {
     }
 
     /// Reads a script that is a spell, rendered.
-    pub fn of_pieces(pieces: &[spell::Piece]) -> Layout {
+    pub(crate) fn of_pieces(pieces: &[spell::Piece]) -> Layout {
         let mut sketch = Vec::new();
         for piece in pieces {
             match piece {
@@ -213,7 +213,7 @@ impl Layout {
 
     /// A part of the author's text as it has to be written; it begins `at` so many bytes, where a
     /// value counts as one.
-    pub fn mend(&self, at: usize, text: &str) -> String {
+    pub(crate) fn mend(&self, at: usize, text: &str) -> String {
         let first = self.edits.partition_point(|edit| edit.at < at);
         let (mut out, mut done) = (String::new(), 0);
         for edit in &self.edits[first..] {
@@ -229,12 +229,12 @@ impl Layout {
     }
 
     /// A script of a node, with the author's text as it has to be written.
-    pub fn mend_node(&self, script: NodeText) -> NodeText {
+    pub(crate) fn mend_node(&self, script: NodeText) -> NodeText {
         script.with_texts(|at, text| self.mend(at, text))
     }
 
     /// A rendered spell, with the author's text as it has to be written.
-    pub fn mend_pieces(&self, pieces: &mut [spell::Piece]) {
+    pub(crate) fn mend_pieces(&self, pieces: &mut [spell::Piece]) {
         let mut at = 0;
         for piece in pieces {
             at += match piece {
@@ -254,13 +254,13 @@ fn unmarked(byte: u8) -> u8 {
 }
 
 /// A script of a node that was read. Its comments refer to nothing.
-pub struct Script {
+pub(crate) struct Script {
     pub text: NodeText,
     layout: Layout,
 }
 
 impl Script {
-    pub fn read(text: NodeText) -> Script {
+    pub(crate) fn read(text: NodeText) -> Script {
         let layout = Layout::of_node(&text);
         if !layout.spots.contains(&Some(Spot::Comment)) {
             return Script { text, layout };
@@ -270,7 +270,7 @@ impl Script {
     }
 
     /// The references that are no words of their own, each with where it begins.
-    pub fn misplaced(&self) -> Vec<(usize, &NodeRef, Spot)> {
+    pub(crate) fn misplaced(&self) -> Vec<(usize, &NodeRef, Spot)> {
         let refs = self.values().filter_map(|(at, piece, spot)| match piece {
             Piece::Ref(reference) => Some((at, reference, spot?)),
             _ => None,
@@ -279,7 +279,7 @@ impl Script {
     }
 
     /// The values that would be script, each with where it begins, and why.
-    pub fn refused(&self) -> Vec<(usize, String, Unsafe)> {
+    pub(crate) fn refused(&self) -> Vec<(usize, String, Unsafe)> {
         let refused = self.values().filter_map(|(at, piece, spot)| match (piece, spot) {
             // Where the work is done is no stranger's word.
             (Piece::Var(var), Some(Spot::Refused(Unsafe::Script))) if !var.is_user_text() => None,
@@ -295,7 +295,7 @@ impl Script {
 
     /// The variables that bash takes for more than text, each with where it begins and where it
     /// stands.
-    pub fn reckoned(&self) -> Vec<(usize, String, Spot)> {
+    pub(crate) fn reckoned(&self) -> Vec<(usize, String, Spot)> {
         let placed = self.values().filter_map(|(at, piece, spot)| match (piece, spot?) {
             (
                 Piece::Var(var),
@@ -322,7 +322,7 @@ impl Script {
 
     /// The values that bash reckons with after another program had them, each with where it begins.
     /// What they are then cannot be checked.
-    pub fn passed(&self) -> Vec<(usize, String)> {
+    pub(crate) fn passed(&self) -> Vec<(usize, String)> {
         let values = self.values().enumerate().filter(|(number, (_, piece, _))| {
             let stranger = !matches!(piece, Piece::Var(var) if !var.is_user_text());
             stranger && self.layout.passed.contains(number)
@@ -335,7 +335,7 @@ impl Script {
 
     /// The references that stand behind a backslash, which does not keep them out; each with where
     /// it begins.
-    pub fn escaped(&self) -> Vec<(usize, String)> {
+    pub(crate) fn escaped(&self) -> Vec<(usize, String)> {
         let escaped = |(number, _): &(usize, _)| self.layout.escaped.contains(number);
         let values = self.values().enumerate().filter(escaped);
         values.map(|(_, (at, piece, _))| (at, piece.to_string())).collect()
@@ -360,11 +360,11 @@ fn named_at(source: &str, var: Var) -> usize {
 }
 
 /// How to reckon with a value that may be no number.
-pub const RECKON: &str = "`number=$(printf %d \"$value\")` makes a number of anything";
+pub(crate) const RECKON: &str = "`number=$(printf %d \"$value\")` makes a number of anything";
 
 /// The values of a script that is a spell which would be script, whatever they are; each with a
 /// fault at its place.
-pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
+pub(crate) fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
     let mut faults: Vec<spell::Fault> = Vec::new();
     for shape in script.sketches() {
         let mut sketch = Vec::new();
@@ -393,7 +393,7 @@ pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
 
 /// The words of a command line that a shell reads as script, each by its number and with who reads
 /// it.
-pub fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
+pub(crate) fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
     let mut command = Command::default();
     let mut found = Vec::new();
     for (number, word) in argv.iter().enumerate() {
@@ -408,7 +408,7 @@ pub fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
 
 /// The variables that a script, whose comments refer to nothing, names in braces: `${NAME}`,
 /// `${NAME:-x}`, `${#NAME}`.
-pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
+pub(crate) fn in_braces(script: &NodeText) -> BTreeSet<Var> {
     let source = script.source();
     let mut plain = String::new();
     let mut rest = source.as_str();
@@ -434,6 +434,6 @@ pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
 
 /// A variable of whoever asked, as it stands in a here-document that was opened up: its name, as in
 /// any other quotes in which nothing is expanded.
-pub fn escaped_name(var: Var) -> String {
+pub(crate) fn escaped_name(var: Var) -> String {
     format!("\\{var}")
 }

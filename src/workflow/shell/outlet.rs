@@ -13,7 +13,7 @@ const NEAR: usize = 4096;
 
 /// Where the output of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goes {
+pub(super) enum Goes {
     /// To what stands around the command.
     Out,
     /// To the command that begins here.
@@ -24,7 +24,7 @@ pub enum Goes {
 
 /// Who reads it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reader {
+pub(super) enum Reader {
     /// A shell, as script.
     Script,
     /// These variables.
@@ -32,7 +32,7 @@ pub enum Reader {
 }
 
 /// Whether a command that is cut off before a value prints that value as it is.
-pub fn prints(command: &Command) -> bool {
+pub(super) fn prints(command: &Command) -> bool {
     let mut words = builtin::program(&command.words).iter().map(String::as_str);
     match words.next() {
         _ if command.sign.is_some() => false,
@@ -49,7 +49,7 @@ pub fn prints(command: &Command) -> bool {
 
 /// The variables that a command which begins here reads into; of a loop or a group, its first
 /// command.
-pub fn names_read(command: &[u8]) -> Option<Vec<String>> {
+pub(super) fn names_read(command: &[u8]) -> Option<Vec<String>> {
     let start = command.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let command = &command[start..];
     // A parenthesis opens a group, whether or not a blank follows.
@@ -85,13 +85,13 @@ fn names<'a>(words: impl Iterator<Item = &'a str>, options: &str, usual: &str) -
 }
 
 /// Every variable that a script reads into.
-pub fn read_anywhere(script: &[u8]) -> Vec<String> {
+pub(super) fn read_anywhere(script: &[u8]) -> Vec<String> {
     let commands = script.split(|byte| b"\n;|&()`".contains(byte));
     commands.filter_map(names_read).flatten().collect()
 }
 
 /// The variables that the loop reads into which ends behind this much of a script.
-pub fn of_loop(before: &[u8]) -> Option<Vec<String>> {
+pub(super) fn of_loop(before: &[u8]) -> Option<Vec<String>> {
     let near = &before[before.len().saturating_sub(NEAR)..];
     let mut open = Vec::new();
     let mut at = 0;

@@ -182,7 +182,7 @@ const GROUPS: [(&[u8], &[u8]); 7] = [
     (b"case", b"esac"),
 ];
 
-pub struct Scanner<'a> {
+pub(super) struct Scanner<'a> {
     text: &'a [u8],
     shell: Shell,
     at: usize,
@@ -226,7 +226,7 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    pub fn new(text: &'a [u8], shell: Shell) -> Self {
+    pub(super) fn new(text: &'a [u8], shell: Shell) -> Self {
         Scanner {
             text,
             shell,
@@ -262,7 +262,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    pub fn scan(mut self) -> Layout {
+    pub(super) fn scan(mut self) -> Layout {
         self.read();
         self.settle();
         self.layout.edits.sort_by_key(|edit| edit.at);

@@ -3,13 +3,13 @@
 use crate::workflow::plan::{Action, Block, Step, Target};
 
 /// The control flow edges between the steps of a block.
-pub struct Ways {
+pub(crate) struct Ways {
     /// Possible successors of each step.
     to: Vec<Vec<usize>>,
 }
 
 impl Ways {
-    pub fn of(block: &Block, strict: bool) -> Ways {
+    pub(crate) fn of(block: &Block, strict: bool) -> Ways {
         Ways::with_exits(block, strict).0
     }
 
@@ -32,7 +32,7 @@ impl Ways {
 
     /// Returns, for each step, true if it is reachable from `first`, directly or indirectly.
     /// `first` itself is reachable.
-    pub fn from(&self, first: usize) -> Vec<bool> {
+    pub(crate) fn from(&self, first: usize) -> Vec<bool> {
         let mut reached = vec![false; self.to.len()];
         let mut left = vec![first];
         while let Some(step) = left.pop() {
@@ -89,18 +89,18 @@ impl Ways {
     }
 
     /// Returns true if any step leads to this one, including the step itself.
-    pub fn lead_to(&self, step: usize) -> bool {
+    pub(crate) fn lead_to(&self, step: usize) -> bool {
         self.to.iter().any(|to| to.contains(&step))
     }
 
     /// Returns true if `to` can run after `from`, which may be the same step.
-    pub fn lead(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn lead(&self, from: usize, to: usize) -> bool {
         self.to.get(from).is_some_and(|next| next.iter().any(|next| self.from(*next)[to]))
     }
 }
 
 /// Marks the steps of all `goto` cycles that ask an agent.
-pub fn mark_agent_cycles(block: &mut Block, strict: bool) {
+pub(crate) fn mark_agent_cycles(block: &mut Block, strict: bool) {
     for cycle in agent_cycles(block, strict) {
         cycle.into_iter().for_each(|step| block.steps[step].in_agent_cycle = true);
     }
@@ -112,14 +112,14 @@ pub fn mark_agent_cycles(block: &mut Block, strict: bool) {
 }
 
 /// Returns the steps of each cycle of a block that asks an agent, in text order.
-pub fn agent_cycles(block: &Block, strict: bool) -> Vec<Vec<usize>> {
+pub(crate) fn agent_cycles(block: &Block, strict: bool) -> Vec<Vec<usize>> {
     let mut cycles = Ways::of(block, strict).cycles();
     cycles.retain(|cycle| cycle.iter().any(|step| !block.steps[*step].asked().is_empty()));
     cycles
 }
 
 /// Returns true if control can fall through from this step to the next.
-pub fn falls(step: &Step, strict: bool) -> bool {
+pub(crate) fn falls(step: &Step, strict: bool) -> bool {
     // A skipped step always continues with the next one; its handlers do not apply.
     let skipped = step.when.is_some();
     let after_success = step.on.success.is_none();

@@ -21,7 +21,7 @@ use crate::yaml::problem::{Place, Problem};
 use crate::yaml::{Node, Value};
 
 /// Reads and checks a path field of a step.
-pub fn path(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
+pub(crate) fn path(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
     let template = fields.template(key)?;
     let place = fields.get(key)?.place;
     check::path(reading, &template, place, &format!("`{key}` of {}", fields.what));
@@ -54,7 +54,7 @@ fn inner<'a>(
     Fields::open(fields.findings, fields.get(key)?, what, table, reading.version)
 }
 
-pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFor> {
+pub(crate) fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFor> {
     let wait = inner(reading, fields, "wait_for", &WAIT_FOR)?;
     if wait.get("glob").is_none() {
         wait.findings.error(wait.node.place, format!("{} has no `glob`", wait.what));
@@ -67,7 +67,7 @@ pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFo
     })
 }
 
-pub fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends> {
+pub(crate) fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends> {
     let depends = inner(reading, fields, "depends_on", &DEPENDS)?;
     Some(Depends {
         required: globs(reading, &depends, "required"),
@@ -114,7 +114,7 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
     Some(Inject { mode: mode?, instruction, position })
 }
 
-pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
+pub(crate) fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
     let when = inner(reading, fields, "when", &WHEN)?;
     if matches!(&when.node.value, Value::Map(pairs) if pairs.is_empty()) {
         when.findings.error(when.node.place, format!("{} has no condition", when.what));
@@ -143,7 +143,7 @@ fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Tem
     Some((left?, right?))
 }
 
-pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
+pub(crate) fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
     let modes =
         [("text", CaptureMode::Text), ("lines", CaptureMode::Lines), ("json", CaptureMode::Json)];
     let capture = fields.choice("output_capture", &modes).unwrap_or_default();
@@ -229,7 +229,7 @@ fn scalar(item: &Fields, node: &Node) -> Option<Json> {
 }
 
 /// Reads a provider's command: texts, and lists of texts that are omitted together.
-pub fn command(fields: &Fields) -> Vec<Arg> {
+pub(crate) fn command(fields: &Fields) -> Vec<Arg> {
     let template = |node: &Node| match node.text() {
         Some(text) => parse_template(fields.findings, text, node.place),
         None => {
@@ -254,7 +254,7 @@ pub fn command(fields: &Fields) -> Vec<Arg> {
 }
 
 /// Reports a command whose first word, the program, is empty.
-pub fn program(fields: &Fields, words: &[Node]) {
+pub(crate) fn program(fields: &Fields, words: &[Node]) {
     if let Some(first) = words.first().filter(|word| word.text() == Some("")) {
         let message =
             format!("`command` of {} names no program: its first word is empty", fields.what);
@@ -262,7 +262,7 @@ pub fn program(fields: &Fields, words: &[Node]) {
     }
 }
 
-pub fn env(fields: &Fields) -> Vec<(String, String)> {
+pub(crate) fn env(fields: &Fields) -> Vec<(String, String)> {
     let Some(node) = fields.get("env") else { return Vec::new() };
     let Value::Map(pairs) = &node.value else {
         if !matches!(node.value, Value::Null) {
@@ -297,7 +297,7 @@ fn variable_name(fields: &Fields, name: &str, place: Place) {
     }
 }
 
-pub fn secrets(fields: &Fields) -> Vec<String> {
+pub(crate) fn secrets(fields: &Fields) -> Vec<String> {
     let texts = fields.texts("secrets").unwrap_or_default();
     for (name, place) in &texts {
         variable_name(fields, name, *place);
@@ -305,7 +305,7 @@ pub fn secrets(fields: &Fields) -> Vec<String> {
     texts.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
-pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries> {
+pub(crate) fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries> {
     let node = fields.get("retries")?;
     if let Value::Number(number) = &node.value {
         fields.findings.add(
@@ -324,7 +324,7 @@ pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries
 }
 
 /// Reads the directories that an item moves to after a success and after a failure.
-pub fn on_item_complete<'a>(
+pub(crate) fn on_item_complete<'a>(
     reading: &Reading<'a>,
     each: &Fields<'a>,
 ) -> (Option<Template>, Option<Template>) {

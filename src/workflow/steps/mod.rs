@@ -57,7 +57,11 @@ pub(super) struct Visible<'a> {
 }
 
 /// Reads a workflow of steps. Discard the plan if `findings` contains an error.
-pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+pub(super) fn read(
+    findings: &Findings,
+    document: &Node,
+    configured: &dyn Configured,
+) -> Option<Plan> {
     let version = read_version(findings, document);
     if near_nodes(document).is_some() && document.get("version").is_none() {
         return None;
@@ -148,7 +152,6 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     references::check(top.findings, &root, steps, strict_flow, &context);
     let providers = reading.providers.into_inner();
     Some(Plan {
-        version,
         name,
         description: None,
         strict_flow,
@@ -186,7 +189,11 @@ fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
 }
 
 /// Reads a map of provider templates.
-pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap<String, Provider> {
+pub(super) fn providers(
+    findings: &Findings,
+    node: &Node,
+    version: Version,
+) -> BTreeMap<String, Provider> {
     let mut found = BTreeMap::new();
     for (name, body) in named_providers(findings, node) {
         if body.get("command").is_none() && matches!(body.value, Value::Map(_)) {

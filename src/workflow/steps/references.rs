@@ -46,7 +46,7 @@ struct Checking<'a> {
 }
 
 /// Warns of references that never have a value, given the structure of the plan.
-pub fn check(
+pub(crate) fn check(
     findings: &Findings,
     root: &Block,
     node: &Node,

@@ -31,7 +31,7 @@ const PASSES: usize = 6;
 
 /// Result of the repair of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It was repaired: the action.
     Mended(String),
     /// The repair would disturb a live process: the process, and the instructions.
@@ -42,7 +42,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns its name, for users and programs.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Outcome::Mended(_) => "mended",
             Outcome::Refused(_) => "refused",
@@ -50,7 +50,7 @@ impl Outcome {
         }
     }
 
-    pub fn told(&self) -> &str {
+    pub(crate) fn told(&self) -> &str {
         let (Outcome::Mended(told) | Outcome::Refused(told) | Outcome::ForPeople(told)) = self;
         told
     }
@@ -58,13 +58,13 @@ impl Outcome {
 
 /// A finding and the result of its repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repair {
+pub(crate) struct Repair {
     pub finding: Finding,
     pub outcome: Outcome,
 }
 
 /// Inputs of a repair.
-pub struct Mender<'a> {
+pub(crate) struct Mender<'a> {
     pub workspace: &'a Workspace,
     pub state_dir: &'a Path,
     pub calm: Calm,
@@ -89,7 +89,7 @@ type Cured = io::Result<Option<Outcome>>;
 impl Mender<'_> {
     /// Repairs everything that has a safe repair. Returns all repairs, including failed ones, and
     /// the final report.
-    pub fn mend(&self) -> io::Result<(Vec<Repair>, Report)> {
+    pub(crate) fn mend(&self) -> io::Result<(Vec<Repair>, Report)> {
         let look = || check(self.workspace, self.state_dir, self.calm);
         let (mut done, mut report) = (Vec::new(), look()?);
         for _ in 0..PASSES {
