@@ -84,7 +84,7 @@ pub(super) fn take_credentials(around: &mut Surroundings) -> Result<Environment,
     };
     let found = credentials::read(Path::new(dir)).map_err(|error| {
         Failure::new(2, format!("cannot read the credentials: {error}"))
-            .hint("LoadCredential= in the unit names them; see docs/operations.md")
+            .hint("LoadCredential= in the unit names them; see docs/service.md")
     })?;
     around.environment.extend(found.clone());
     Ok(found)

@@ -23,16 +23,20 @@ const TOPICS: [(&str, &str, &str); 7] = [
 ];
 
 /// Complete documentation pages, for users who have the program but not its source.
-const BOOKS: [(&str, &str, &str); 9] = [
-    ("steps", "the language of `steps:`", include_str!("../../docs/steps.md")),
-    ("nodes", "the language of `nodes:`", include_str!("../../docs/nodes.md")),
-    ("grimoires", "the language of grimoires", include_str!("../../docs/grimoires.md")),
+const BOOKS: [(&str, &str, &str); 13] = [
+    ("steps", "the `steps:` dialect", include_str!("../../docs/steps.md")),
+    ("nodes", "the `nodes:` dialect", include_str!("../../docs/nodes.md")),
+    ("grimoires", "the grimoire dialect", include_str!("../../docs/grimoires.md")),
     ("spells", "templates for prompts", include_str!("../../docs/spells.md")),
     ("offline", "the provider that needs no key", include_str!("../../docs/offline.md")),
-    ("operations", "every verb and setting", include_str!("../../docs/operations.md")),
-    ("tasks-full", "tasks and their heads", include_str!("../../docs/tasks.md")),
-    ("layout-full", "every file there is", include_str!("../../inbox-layout.md")),
-    ("lints-full", "each lint and its cure", include_str!("../../docs/lints.md")),
+    ("running", "run and resume a workflow", include_str!("../../docs/run.md")),
+    ("fleet", "run a fleet", include_str!("../../docs/fleet.md")),
+    ("monitor", "see what happens", include_str!("../../docs/monitor.md")),
+    ("configure", "all settings and variables", include_str!("../../docs/configure.md")),
+    ("troubleshoot", "find and fix problems", include_str!("../../docs/troubleshoot.md")),
+    ("tasks-full", "tasks and their front matter", include_str!("../../docs/tasks.md")),
+    ("layout-full", "all files and directories", include_str!("../../inbox-layout.md")),
+    ("lints-full", "all lints and their fixes", include_str!("../../docs/lints.md")),
 ];
 
 /// Verbs grouped by purpose. Verbs in no group follow after the groups.
