@@ -13,13 +13,13 @@ use crate::yaml::problem::nearest;
 
 /// Short help pages: name, description, text.
 const TOPICS: [(&str, &str, &str); 7] = [
-    ("dialects", "the languages of workflows", include_str!("../../docs/help/dialects.txt")),
-    ("variables", "how values get into texts", include_str!("../../docs/help/variables.txt")),
+    ("dialects", "the three workflow languages", include_str!("../../docs/help/dialects.txt")),
+    ("variables", "how values get into commands", include_str!("../../docs/help/variables.txt")),
     ("tasks", "work without a workflow", include_str!("../../docs/help/tasks.txt")),
-    ("gates", "where a person decides", include_str!("../../docs/help/gates.txt")),
+    ("gates", "where a run waits for a person", include_str!("../../docs/help/gates.txt")),
     ("layout", "the files of a workspace", include_str!("../../docs/help/layout.txt")),
-    ("lints", "what runs but is wrong", include_str!("../../docs/help/lints.txt")),
-    ("exit-codes", "what exit codes mean", include_str!("../../docs/help/exit-codes.txt")),
+    ("lints", "warnings about workflows", include_str!("../../docs/help/lints.txt")),
+    ("exit-codes", "exit codes of orchestrate", include_str!("../../docs/help/exit-codes.txt")),
 ];
 
 /// Complete documentation pages, for users who have the program but not its source.
