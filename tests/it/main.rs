@@ -13,6 +13,7 @@ mod clones;
 mod coverage;
 mod disk;
 mod doctor;
+mod documents;
 mod examples;
 mod examples_nodes;
 mod fleet;
@@ -79,6 +80,7 @@ fn coded() -> Vec<Trial> {
         serve::trials(),
         disk::trials(),
         doctor::trials(),
+        documents::trials(),
         hang::trials(),
         hostile::trials(),
         kill::trials(),
