@@ -134,7 +134,7 @@ fn sizes() {
     assert!(lines <= MAX_ARCHITECTURE_LINES, "docs/architecture.md has {lines} lines");
 }
 
-pub fn trials() -> Vec<Trial> {
+pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("documents/links resolve", links),
         trial("documents/workflows are valid", workflows),
