@@ -164,7 +164,7 @@ impl Work {
             Input::Text(text) => Cow::Borrowed(text.as_str()),
             hex => String::from_utf8_lossy(&hex.bytes()).into_owned().into(),
         });
-        let argv = self.argv.iter().filter(|argument| argument.contains('\n'));
+        let argv = self.argv.iter().filter(|argument| argument.contains([' ', '\n']));
         stdin.into_iter().chain(argv.map(|argument| argument.as_str().into())).collect()
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn conclude(
         return Concluded { record, answer, follow_ups };
     }
     let output = output(&record, log);
-    let output = echo::without_examples(&output, done.asked);
+    let output = echo::own_part(&output, done.asked);
     let answer = answer::read(&output);
     if done.task.keeps_contract(config, done.agent)
         && let Err((word, message)) = contract::parse(&output).kept()

@@ -322,7 +322,7 @@ fn stream(bytes: &[u8]) {
 fn answer(bytes: &[u8]) {
     let text = text(bytes);
     contract::parse(&text);
-    crate::agent::echo::without_examples(&text, &[(&*text).into()]);
+    crate::agent::echo::own_part(&text, &[(&*text).into()]);
     let _ = crate::agent::answer::extract_object(&text);
     answer::read(&text);
     faults::classify(&text);

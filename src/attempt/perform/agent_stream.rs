@@ -1,6 +1,7 @@
 //! Reads an agent's output stream while the agent runs. The stream decides the outcome, not the
 //! exit code alone.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use super::super::parking::Pass;
 use super::super::work::Work;
 use super::session::Name;
 use super::{mode, output_path};
+use crate::agent::echo;
 use crate::agent::faults::{self, FaultClass};
 use crate::agent::{self, End, MachineFault, Outcome, Silence, Stream, Turn, Usage, Verdict};
 use crate::attempt::exec_env::Site;
@@ -105,8 +107,14 @@ pub(crate) struct Printed<'a> {
     pub stderr_tail: &'a [String],
 }
 
-/// Ends the stream and returns its outcome.
-pub(crate) fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outcome> {
+/// Ends the stream and returns its outcome. `asked` contains the prompts that the agent received.
+pub(crate) fn outcome(
+    site: &Site,
+    ear: Ear,
+    how: How,
+    printed: Printed,
+    asked: &[Cow<str>],
+) -> Option<Outcome> {
     let silent_for = ear.idle.get().filter(|_| how == How::Silent);
     let stream = Rc::into_inner(ear.stream)?.into_inner();
     let now = SystemClock.now();
@@ -130,22 +138,30 @@ pub(crate) fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Opti
     if outcome.verdict != Verdict::Answered {
         return Some(outcome);
     }
-    Some(match of_notice(site, &outcome.text, now) {
+    let verdict = match echo::only_repeats(&outcome.text, asked) {
+        true => Some(back_off("its answer only repeats its prompt")),
+        false => of_notice(site, &outcome.text, now),
+    };
+    Some(match verdict {
         Some(verdict) => Outcome { verdict, ..outcome }.judged(now),
         None => outcome,
     })
 }
 
 /// Returns the outcome of an agent whose stdout is its answer, if that is not a valid answer: it is
-/// empty, or only a limit notice. Returns `None` for a valid answer.
+/// empty, or only a limit notice. Returns `None` for a valid answer. An answer that repeats the
+/// prompt is valid: a program like `cat` may stand in for an agent.
 pub(crate) fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
     let now = SystemClock.now();
-    let empty = || Verdict::BackOff { reason: "its answer is empty".into(), crowded: false };
     let verdict = match text.trim().is_empty() {
-        true => Some(empty()),
+        true => Some(back_off("its answer is empty")),
         false => of_notice(site, text, now),
     };
     verdict.map(|verdict| Outcome::of_text(text, verdict, now))
+}
+
+fn back_off(reason: &str) -> Verdict {
+    Verdict::BackOff { reason: reason.into(), crowded: false }
 }
 
 /// Returns the verdict on an answer that is only a limit notice: some providers report a limit as

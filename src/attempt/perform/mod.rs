@@ -420,7 +420,8 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
     }
     let stdout_tail = out.as_ref().map(|out| out.tail.as_slice()).unwrap_or_default();
     let printed = agent_stream::Printed { stdout_tail, stderr_head: &stderr_head, stderr_tail };
-    let outcome = ear.and_then(|ear| agent_stream::outcome(site, ear, ended.how, printed));
+    let outcome =
+        ear.and_then(|ear| agent_stream::outcome(site, ear, ended.how, printed, &work.asked()));
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
 }
 

@@ -37,7 +37,7 @@ impl Wanting {
         if !is_asked_again(work) || faults::notice(answered).is_some() {
             return None;
         }
-        let why = match contract::parse(&echo::without_examples(answered, &work.asked())) {
+        let why = match contract::parse(&echo::own_part(answered, &work.asked())) {
             Contract::Found(_) => return None,
             Contract::Missing => "it does not end with a JSON block that says how it went".into(),
             Contract::Invalid(why) => format!("its JSON block does not say how it went: {why}"),

@@ -76,15 +76,16 @@ pub(crate) fn read(
     whole: &WholeText,
 ) -> io::Result<Result<Reply, Wrong>> {
     let (text, is_all) = text(whole)?;
+    let own = echo::own_part(&text, asked);
     if let Some(rule) = rules.contract {
-        return Ok(by_contract(rule, &echo::without_examples(&text, asked)));
+        return Ok(by_contract(rule, &own));
     }
     let mut read = Reply::default();
     if let Some(until) = &rules.until {
-        read.until_met = Some(is_met(until, &text));
+        read.until_met = Some(is_met(until, &own));
     }
     if let Some(format) = &rules.format {
-        let Object { value, text } = match (is_all, answer::extract_object(&text)) {
+        let Object { value, text } = match (is_all, answer::extract_object(&own)) {
             (true, Ok(object)) => object,
             (true, Err(why)) => return Ok(Err(Wrong::form(vec![why]))),
             (false, _) => {
