@@ -11,8 +11,8 @@ import json, os, shutil, signal, subprocess, sys, tempfile, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROVIDERS = ("claude", "codex", "gemini", "opencode")
 # The slowest and hungriest, which is tried for what is its own.
-OF_OPENCODE = ("plain", "writes", "empty", "sleeps", "asks-for-permission", "not-logged-in", "test",
-               "removed-option")
+OF_OPENCODE = ("plain", "writes", "empty", "empty-node", "empty-task", "sleeps", "colored",
+               "asks-for-permission", "not-logged-in", "test", "removed-option", "killed-worker")
 # What only some of them do.
 ONLY = {"many-at-a-limit": ("codex",), "loops": ("gemini",), "sleeps": ("codex", "opencode"),
         "sleeps-a-little": ("codex",), "asks-for-permission": ("opencode",),
@@ -402,6 +402,9 @@ def fleet(bench, scenario, tasks=3, more="back_off_sec: 1, back_off_max_sec: 2")
     bench.put(".orchestrate/config.yaml", "durability: process\ndefault_provider: %s\n"
               "limits: { %s }\n" % (bench.provider, more))
     options = ["--model", "gemini-3.8-flash"] if bench.provider == "gemini" else []
+    if bench.provider == "opencode":
+        bench.put(".orchestrate/config.yaml", bench.read(".orchestrate/config.yaml")
+                  + "providers: { opencode: { defaults: { model: fake/fake-model } } }\n")
     for number in range(tasks):
         text = "Task %s %d.\n[[fake:%s]]" % (bench.mark, number, scenario)
         status, out = bench.call("enqueue", "engineer", text, *options)
@@ -467,6 +470,57 @@ def empty(bench):
     assert "Ripgrep" not in json.dumps(step["error"]), "noise stands in place of the reason"
 
 
+def node(bench, scenario, more=""):
+    """Writes a workflow with one node."""
+    model = {"gemini": "gemini-3.8-flash", "claude": "sonnet", "opencode": "fake/fake-model"}
+    model = model.get(bench.provider)
+    bench.put(".orchestrate/config.yaml",
+              "durability: process\nlimits: { back_off_sec: 1, back_off_max_sec: 2 }\n")
+    bench.put("w.yaml", "name: one\ndescription: one node\nprovider: %s\n%snodes:\n"
+              "  - id: Ask\n    prompt: 'Task %s. [[fake:%s]]'\n%s" % (
+                  bench.provider, "model: %s\n" % model if model else "", bench.mark, scenario, more))
+
+
+def empty_node(bench):
+    """The same for a node, which is tried again by default."""
+    node(bench, "empty", "    retry: { max_attempts: 1, delay_ms: 1000 }\n")
+    status, out = bench.call("run", "w.yaml")
+    assert status == 1, out
+    step = bench.step()
+    assert step["attempt"] == 2 and "empty" in step["error"]["message"], step
+
+
+def waiting(bench):
+    """The tasks in the inbox."""
+    return [n for n in os.listdir(os.path.join(bench.work, "inbox", "engineer"))
+            if n.endswith(".task")]
+
+
+def empty_task(bench):
+    """The same for a free task: it goes back to its inbox."""
+    fleet(bench, "empty", tasks=1, more="back_off_sec: 1000, back_off_max_sec: 1000")
+    child = bench.start("worker", "engineer")
+    try:
+        bench.until("its account is parked", lambda: "empty" in bench.call("status")[1])
+        bench.until("its task goes back", lambda: waiting(bench))
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+    assert not ended(bench, "failed") and not ended(bench, "processed")
+    bench.alone()
+
+
+def killed_worker(bench):
+    """An agent ends with its worker, however that ends."""
+    fleet(bench, "hang", tasks=1)
+    child = bench.start("worker", "engineer")
+    bench.until("it asks", lambda: bench.fake.requests(bench.mark), limit=120)
+    child.kill()
+    bench.until("the agent ends with its worker", lambda: not bench.processes(), limit=5)
+    child.communicate()
+    assert not ended(bench, "failed") and not ended(bench, "processed")
+
+
 def loops(bench):
     """gemini stops a model that repeats itself, and calls that a success."""
     step = failed(bench, "loop cmd=true", "back_off")
@@ -494,9 +548,6 @@ def sleeps(bench):
     """One that waits by itself for an hour is ended, and its account rests."""
     fleet(bench, "rate_limit retry_after=3600", tasks=1, more="silent_sec: 20, silent_at_limit_sec: 5, "
           "back_off_max_sec: 1000, back_off_sec: 1000")
-    if bench.provider == "opencode":
-        bench.put(".orchestrate/config.yaml", bench.read(".orchestrate/config.yaml")
-                  + "providers: { opencode: { defaults: { model: fake/fake-model } } }\n")
     if bench.provider == "codex":
         patient(bench)
     child = bench.start("worker", "engineer", "--drain")
@@ -504,9 +555,7 @@ def sleeps(bench):
         bench.until("it asks", lambda: bench.fake.requests(bench.mark), limit=120)
         bench.until("its account is parked", lambda: "is parked until" in bench.call("status")[1])
         # The task is not being executed any more: it waits in its inbox.
-        waits = lambda: len([n for n in os.listdir(os.path.join(bench.work, "inbox", "engineer"))
-                             if n.endswith(".task")]) == 1
-        bench.until("its task goes back", waits, limit=120)
+        bench.until("its task goes back", lambda: len(waiting(bench)) == 1, limit=120)
     finally:
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
@@ -601,7 +650,8 @@ def removed_option(bench):
 
 
 CASES = {
-    "empty": empty, "loops": loops, "colored": colored, "sleeps": sleeps,
+    "empty": empty, "empty-node": empty_node, "empty-task": empty_task,
+    "killed-worker": killed_worker, "loops": loops, "colored": colored, "sleeps": sleeps,
     "sleeps-a-little": sleeps_a_little, "resets-in-words": resets_in_words,
     "asks-for-permission": asks_for_permission, "not-logged-in": not_logged_in, "test": tests,
     "removed-option": removed_option,
