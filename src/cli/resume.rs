@@ -419,7 +419,7 @@ pub(super) fn settle_source(
 ) -> Result<(), Failure> {
     let file = owned.run.origin.workflow_file.clone();
     if !accept || grimoires::is_built_in(&file) {
-        return check_source(around, &owned.plan, &owned.run);
+        return check_source(around, &owned.plan, &owned.run, from);
     }
     let loaded = common::load(around, Path::new(&file))?;
     super::run::tell_warnings(around, &loaded);
@@ -481,29 +481,37 @@ pub(super) fn settle_source(
 
 /// Checks that the workflow file is unchanged since the run was created. A changed file is an
 /// error; for a graph it is a warning, and the run continues with its own copy. Call it before
-/// changing anything of the run.
-pub(super) fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
+/// changing anything of the run. `from` is the step of `retry --from`: a completed run accepts
+/// changes only by that.
+pub(super) fn check_source(
+    around: &Surroundings,
+    plan: &Plan,
+    run: &Run,
+    from: Option<&str>,
+) -> Result<(), Failure> {
     warn_of_parts(around, run);
-    let file = &run.origin.workflow_file;
+    let (id, file) = (&run.id, &run.origin.workflow_file);
     if grimoires::is_built_in(file) {
         return Ok(());
     }
     match std::fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
-            let message = format!("`{file}` was changed since run {} began", run.id);
+            let message = format!("`{file}` was changed since run {id} began");
+            let accept = match from {
+                Some(step) => format!("{ORCHESTRATE} retry {id} --from {step} --accept-changes"),
+                None => format!("{ORCHESTRATE} resume {id} --accept-changes"),
+            };
             if plan.root.edges.is_some() {
                 tracing::warn!(
-                    "{message}; it goes on with its own copy; `--accept-changes` continues with \
-                     the edited file; {}",
-                    anew(&run.id)
+                    "{message}; it goes on with its own copy; `{accept}` continues with the \
+                     edited file; {}",
+                    anew(id)
                 );
                 return Ok(());
             }
             Err(Failure::new(1, message).hint(format!(
-                "undo the change; or `{ORCHESTRATE} resume {id} --accept-changes` continues with \
-                 it if the completed steps are unchanged; or `{ORCHESTRATE} resume {id} \
-                 --force-restart` starts over",
-                id = run.id
+                "undo the change; or `{accept}` continues with it if the completed steps are \
+                 unchanged; or `{ORCHESTRATE} resume {id} --force-restart` starts over"
             )))
         }
         Ok(_) => Ok(()),
