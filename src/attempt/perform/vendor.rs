@@ -2,7 +2,7 @@
 //! model of opencode.ai that the user did not choose. A user who wants the vendor sets `model:
 //! opencode/…` or logs in.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -26,9 +26,7 @@ pub(super) fn guard(
     work: &Work,
     cwd: &Path,
 ) -> Result<Option<(String, OsString)>, String> {
-    let program = work.argv.first().map(|program| Path::new(program).file_name());
-    // Another program that uses the opencode adapter is the user's own.
-    if work.adapter != Kind::OpenCode || program.flatten() != Some(OsStr::new("opencode")) {
+    if work.adapter != Kind::OpenCode || !starts_opencode(&work.argv) {
         return Ok(None);
     }
     let here = Here { site, work, cwd };
@@ -59,6 +57,17 @@ pub(super) fn guard(
     Ok(Some((CONTENT.into(), Value::Object(content).to_string().into())))
 }
 
+/// Returns true if a command starts opencode, also through a launcher (`npx opencode-ai run`, `env
+/// A=b opencode run`). Any other program that uses the opencode adapter is the user's own.
+fn starts_opencode(argv: &[String]) -> bool {
+    let launched = argv.iter().take_while(|argument| *argument != "run");
+    let name = |argument: &String| Path::new(argument).file_name()?.to_str().map(str::to_owned);
+    launched.filter_map(name).any(|name| {
+        // A package may have a version: `opencode-ai@latest`.
+        matches!(name.split('@').next(), Some("opencode" | "opencode-ai"))
+    })
+}
+
 /// The directory and environment in which opencode starts.
 struct Here<'a> {
     site: &'a Site,
@@ -77,8 +86,9 @@ impl Here<'_> {
     /// Returns the model in its command line.
     fn model(&self) -> Option<&str> {
         let argv = &self.work.argv;
-        let at = argv.iter().position(|argument| argument == "-m" || argument == "--model")?;
-        argv.get(at + 1).map(String::as_str)
+        let at = argv.iter().position(|argument| argument == "-m" || argument == "--model");
+        let joined = || argv.iter().find_map(|argument| argument.strip_prefix("--model="));
+        at.and_then(|at| argv.get(at + 1)).map(String::as_str).or_else(joined)
     }
 
     fn has_key(&self) -> bool {
@@ -120,4 +130,28 @@ fn read(file: &Path) -> Option<String> {
     let about = fs::metadata(file).ok()?;
     let small = about.is_file() && about.len() <= SETTINGS_BYTES;
     small.then(|| fs::read_to_string(file).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_of_opencode_is_opencode() {
+        let starts = |line: &str| {
+            starts_opencode(&line.split(' ').map(str::to_owned).collect::<Vec<String>>())
+        };
+        for line in [
+            "opencode run --format json",
+            "/opt/bin/opencode run",
+            "env A=b opencode run",
+            "npx -y opencode-ai@latest run",
+            "bunx opencode-ai run",
+        ] {
+            assert!(starts(line), "{line}");
+        }
+        for line in ["sh agent.sh", "my-agent run opencode", "./opencode.sh run", ""] {
+            assert!(!starts(line), "{line}");
+        }
+    }
 }
