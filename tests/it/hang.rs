@@ -1,5 +1,7 @@
 //! A volume whose server never answers: commands say so, and `doctor` ends.
 
+use std::process::Command;
+
 use libtest_mimic::Trial;
 
 use crate::world::{Started, World, trial, until};
@@ -17,11 +19,18 @@ exec "$@"
 /// Starts a verb in a workspace on such a volume; nothing, where the machine allows none.
 fn start(world: &World, arguments: &[&str]) -> Started {
     let mount = world.path("mount");
+    let mut command = hung(world, arguments);
+    command.env("ORCHESTRATE_WORKSPACE", &mount);
+    world.spawn(&mut command)
+}
+
+/// A verb beside such a volume.
+fn hung(world: &World, arguments: &[&str]) -> Command {
+    let mount = world.path("mount");
     std::fs::create_dir_all(&mount).expect("a directory");
     let mut command = world.command("unshare");
     command.args(["-Urm", "sh", "-c", HUNG, "sh"]).arg(&mount).arg("orchestrate").args(arguments);
-    command.env("ORCHESTRATE_WORKSPACE", &mount);
-    world.spawn(&mut command)
+    command
 }
 
 /// Whether the machine lets this user mount a FUSE volume in a namespace of its own.
@@ -56,6 +65,31 @@ fn commands_say_that_the_volume_does_not_respond() {
     }
 }
 
+/// The workspace is elsewhere; only an argument is on the volume.
+fn a_path_on_the_volume_is_watched_too() {
+    let world = World::new();
+    if !can_hang(&world) {
+        return;
+    }
+    let file = world.path("mount/w.yaml").display().to_string();
+    let dir = world.path("mount").display().to_string();
+    let output = format!("--output={}", world.path("mount/bundle.tar.gz").display());
+    let verbs: [(&[&str], &str); 5] = [
+        (&["validate", &file], &file),
+        (&["run", &file], &file),
+        (&["init", &dir], &dir),
+        (&["help", "--man", &file], &file),
+        (&["debug-bundle", &output], &output["--output=".len()..]),
+    ];
+    let started = verbs.map(|(verb, place)| (world.spawn(&mut hung(&world, verb)), place));
+    for (hung, place) in started {
+        until("it is said", || hung.stderr().contains("\n"));
+        let wanted = format!("the volume of `{place}` has not responded for 5 s");
+        assert!(hung.stderr().contains(&wanted), "{}", hung.stderr());
+        hung.kill();
+    }
+}
+
 fn doctor_ends_and_says_so() {
     let world = World::new();
     if !can_hang(&world) {
@@ -69,6 +103,7 @@ fn doctor_ends_and_says_so() {
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("hang/commands say so", commands_say_that_the_volume_does_not_respond),
+        trial("hang/a path is watched", a_path_on_the_volume_is_watched_too),
         trial("hang/doctor ends", doctor_ends_and_says_so),
     ]
 }
