@@ -9,7 +9,6 @@
 //! written outside the workspace.
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +17,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
+
+use crate::disk::fs;
 
 /// Exit code for a script that cannot be followed. A provider's 2 is "invalid input": not retried.
 const REFUSED: i32 = 2;

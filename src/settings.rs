@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::digest::sha256;
+use crate::disk::fs;
 use crate::workflow::plan::{Checks, Provider};
 use crate::workflow::sandbox::Sandbox;
 use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, ProviderLayer, QueueLayer};
@@ -307,7 +308,7 @@ impl Config {
         let mut config = Config::built_in();
         let files = optional.iter().map(|path| (path.as_path(), false));
         for (path, must_exist) in files.chain(required.map(|path| (path, true))) {
-            let text = match std::fs::read_to_string(path) {
+            let text = match fs::read_to_string(path) {
                 Ok(text) => text,
                 Err(error) if !must_exist && error.kind() == std::io::ErrorKind::NotFound => {
                     continue;

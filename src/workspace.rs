@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::workflow::path_fault;
 use crate::yaml::without_bom;
 
@@ -75,7 +76,7 @@ pub(crate) fn resolved(root: &Path, path: &Path) -> PathBuf {
 pub(crate) fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
     let leads_nowhere = |part: &&Path| {
         let part = root.join(part);
-        part.is_symlink() && !part.exists()
+        part.is_symlink() && !part.is_present()
     };
     path.ancestors().filter(|part| !part.as_os_str().is_empty()).find(leads_nowhere)
 }
@@ -88,7 +89,7 @@ const LEAVES: &str = "it leads out of the workspace through a symlink";
 impl Workspace {
     pub(crate) fn open(dir: &Path) -> io::Result<Workspace> {
         let root = dir.canonicalize()?;
-        let handle = Arc::new(File::open(&root)?);
+        let handle = Arc::new(fs::open(&root)?);
         Ok(Workspace { root, handle })
     }
 
@@ -209,7 +210,7 @@ impl Workspace {
     pub(crate) fn files_in(&self, dir: &str) -> Vec<String> {
         let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
         let dir = self.root.join(resolved);
-        let listed = disk::confirmed(&[&dir], || std::fs::read_dir(&dir));
+        let listed = fs::read_dir(&dir);
         let entries = listed.into_iter().flatten().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -347,8 +348,7 @@ impl Workspace {
     }
 
     pub(crate) fn exists(&self, path: &str) -> bool {
-        let is_there =
-            |path: PathBuf| disk::confirmed(&[&path], || path.symlink_metadata()).is_ok();
+        let is_there = |path: PathBuf| fs::symlink_metadata(&path).is_ok();
         self.resolve_name(path).is_ok_and(|path| is_there(self.root.join(path)))
     }
 
@@ -371,12 +371,12 @@ impl Workspace {
             found = self.matches_in(found, part, pattern)?;
         }
         // A dangling link does not count as existing.
-        found.retain(|path| self.root.join(path).exists());
+        found.retain(|path| self.root.join(path).is_present());
         for path in &found {
             self.resolve(path)?;
         }
         // A name that contains wildcard characters, such as `a[1].csv`, matches itself.
-        if found.is_empty() && self.root.join(&pattern_text).exists() {
+        if found.is_empty() && self.root.join(&pattern_text).is_present() {
             self.resolve(&pattern_text)?;
             found.push(pattern_text);
         }
@@ -405,7 +405,7 @@ impl Workspace {
             let named = dirs.iter().map(|dir| join(dir, part));
             let is_there = |path: &String| {
                 let path = self.root.join(path);
-                disk::confirmed(&[&path], || path.metadata()).is_ok()
+                fs::metadata(&path).is_ok()
             };
             return Ok(named.filter(is_there).collect());
         }
@@ -413,7 +413,7 @@ impl Workspace {
         let mut found = Vec::new();
         for dir in dirs {
             let below = self.root.join(&dir);
-            let entries = match disk::confirmed(&[&below], || std::fs::read_dir(&below)) {
+            let entries = match fs::read_dir(&below) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Err(failed("list", &dir, error));

@@ -7,7 +7,6 @@
 //! **Invariant:** every artifact belongs to a completed step and lies in the run's directory, even
 //! if an agent left symbolic links there.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -16,6 +15,7 @@ use serde_json::json;
 use super::exec_env::Site;
 use super::prepare::refs::ARTIFACTS;
 use crate::base::ids::StepPath;
+use crate::disk::fs;
 use crate::engine::{Event, Record, Run, StepStatus};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
@@ -68,7 +68,7 @@ fn write(root: &Path, run: &Run, name: &str, kind: &str, record: &Record) -> io:
     let [text, about] = files(name);
     let size = place.put(&text, |file| match &record.whole {
         // The output may be larger than memory.
-        Some(whole) => io::copy(&mut File::open(root.join(&whole.path))?, file),
+        Some(whole) => io::copy(&mut fs::open(root.join(&whole.path))?, file),
         None => {
             let output = record.output.as_deref().unwrap_or_default();
             file.write_all(output.as_bytes()).map(|()| output.len() as u64)

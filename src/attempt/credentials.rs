@@ -10,13 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+
+use crate::disk::fs;
 
 /// Variable in which systemd passes the directory.
 pub(crate) const VARIABLE: &str = "CREDENTIALS_DIRECTORY";

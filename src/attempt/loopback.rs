@@ -1,13 +1,13 @@
 //! Points a provider at a server on this machine and at nothing else: neither the user's settings
 //! nor the user's login may direct a test elsewhere, and no key may be sent.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::exec_env::Environment;
 use crate::agent::Kind;
+use crate::disk::fs;
 
 /// The model that opencode uses in a test, as the test's settings name it.
 pub(crate) const MODEL: &str = "test/test";

@@ -16,6 +16,7 @@ use super::perform;
 use super::work::{Input, Work};
 use crate::agent::{self, Kind};
 use crate::base::ids::StepPath;
+use crate::disk::fs;
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::settings::Config;
@@ -221,7 +222,7 @@ pub(crate) fn try_out(
     let pointed = Pointed::at(server, provider.adapter, dir)?;
     work.env.extend(pointed.env.iter().cloned());
     let logs = dir.join("run/logs");
-    std::fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
+    fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
     let site = Site {
         workspace: Workspace::open(dir).map_err(|error| error.to_string())?,
         logs,
@@ -280,9 +281,9 @@ pub(crate) fn in_scratch<T>(
 ) -> Result<T, String> {
     let tmp = environment.get("TMPDIR").cloned().unwrap_or_else(|| OsString::from("/tmp"));
     let dir = PathBuf::from(tmp).join(format!("orchestrate-provider-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).map_err(|error| format!("`{}`: {error}", dir.display()))?;
+    fs::create_dir_all(&dir).map_err(|error| format!("`{}`: {error}", dir.display()))?;
     let done = act(&dir);
-    let _ = std::fs::remove_dir_all(&dir);
+    let _ = fs::remove_dir_all(&dir);
     done
 }
 

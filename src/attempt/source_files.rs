@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::digest::sha256;
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::workflow::plan::{Part, PartKind, Runtime};
 use crate::workflow::{Plan, Problem, front};
 use crate::yaml;
@@ -77,7 +78,7 @@ impl PartSource {
     /// Compares the file at `path` with the recorded digest.
     pub(crate) fn since(&self, path: &Path) -> Since {
         // A pipe at this path must not block.
-        match path.is_file().then(|| disk::machine().read(path)) {
+        match path.is_present_file().then(|| disk::machine().read(path)) {
             Some(Ok(bytes)) if sha256(&bytes) == self.sha256 => Since::Same,
             Some(Ok(_)) => Since::Changed,
             Some(Err(_)) | None => Since::Gone,
@@ -209,12 +210,13 @@ impl Library {
     /// copy.
     pub(crate) fn keep_late(&self, root: &Path, part: &Part, limit: u64) -> Result<(), String> {
         let endings = endings(part.kind).iter().map(|ending| format!("x.{ending}"));
-        if endings.map(|name| kept(root, part, Path::new(&name))).any(|copy| copy.is_file()) {
+        if endings.map(|name| kept(root, part, Path::new(&name))).any(|copy| copy.is_present_file())
+        {
             return Ok(());
         }
         let from = self.find(part).map_err(|problem| problem.message)?;
         let named = |why: String| format!("`{}`: {why}", from.display());
-        let length = std::fs::metadata(&from).map_err(|error| named(error.to_string()))?.len();
+        let length = fs::metadata(&from).map_err(|error| named(error.to_string()))?.len();
         if length > limit {
             return Err(named(format!("it is larger than {limit} bytes")));
         }
@@ -256,18 +258,18 @@ fn is_inside(path: &Path, root: &Path) -> bool {
 /// Returns the files of a kind in a directory and its direct subdirectories, with their names.
 fn every(place: &Path, kind: PartKind) -> Vec<(String, PathBuf)> {
     let list = |dir: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
     let named = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str())?;
-        let known = endings(kind).contains(&ending) && path.is_file();
+        let known = endings(kind).contains(&ending) && path.is_present_file();
         let name = path.file_stem()?.to_str()?.to_owned();
         (known && !name.starts_with('.')).then(|| (name, path.clone()))
     };
     let here = list(place);
     let mut found: Vec<_> = here.iter().filter_map(named).collect();
-    for dir in here.iter().filter(|path| path.is_dir()) {
+    for dir in here.iter().filter(|path| path.is_present_dir()) {
         let inside: Vec<_> = list(dir).iter().filter_map(named).collect();
         found.extend(inside);
     }
@@ -303,14 +305,14 @@ fn candidates(place: &Path, part: &Part) -> Vec<PathBuf> {
     if !here.is_empty() {
         return here;
     }
-    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-    let dirs = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let dirs = entries.map(|entry| entry.path()).filter(|path| path.is_present_dir());
     dirs.flat_map(|dir| files(&dir, part)).collect()
 }
 
 fn files(dir: &Path, part: &Part) -> Vec<PathBuf> {
     let paths = endings(part.kind).iter().map(|ending| dir.join(format!("{}.{ending}", part.name)));
-    paths.filter(|path| path.is_file()).collect()
+    paths.filter(|path| path.is_present_file()).collect()
 }
 
 fn endings(kind: PartKind) -> &'static [&'static str] {
@@ -337,7 +339,7 @@ fn folder(kind: PartKind) -> &'static str {
 pub(crate) fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
     let part = Part { kind: PartKind::Command, name: name.to_owned(), place: None };
     let path = kept(root, &part, Path::new("x.md"));
-    let text = std::fs::read_to_string(&path)
+    let text = fs::read_to_string(&path)
         .map_err(|error| format!("cannot read the command file `{}`: {error}", path.display()))?;
     let prompt = without_front_matter(&text);
     match prompt.trim().is_empty() {
@@ -395,7 +397,7 @@ pub(crate) fn frozen_script(
     let part = Part { kind: PartKind::Script, name: name.to_owned(), place: None };
     for ending in ["ts", "js", "py"] {
         let path = kept(root, &part, Path::new(&format!("x.{ending}")));
-        if path.is_file() {
+        if path.is_present_file() {
             let copy = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
             let named = copy.strip_prefix(PARTS).map(|name| name.trim_start_matches('/'));
             let source = named.and_then(|name| sources(root).remove(name));

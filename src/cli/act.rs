@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::common::Surroundings;
 use super::show;
 use crate::base::ids::RunId;
+use crate::disk::fs;
 use crate::exec::{Errand, Streams};
 use crate::view::{Board, Standing};
 
@@ -172,7 +173,7 @@ impl Deed {
 
     /// Returns the file that becomes the verb's standard input.
     fn input(&self) -> io::Result<File> {
-        let Deed::Enqueue { text, .. } = self else { return File::open("/dev/null") };
+        let Deed::Enqueue { text, .. } = self else { return fs::open("/dev/null") };
         let mut file = in_memory()?;
         file.write_all(text.as_bytes())?;
         file.rewind()?;

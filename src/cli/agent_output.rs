@@ -6,12 +6,12 @@
 //! a word, and the status lines drawn below can be erased.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::agent::Stream;
 use crate::base::text::{cut, printed, width, wrap};
+use crate::disk::fs;
 use crate::fleet::worker::Doing;
 
 /// Maximum number of bytes to read from a log at a time.
@@ -35,7 +35,7 @@ impl Ear {
 
     /// Reads the next turns. Returns `None` at the end of the log, or if it cannot be read.
     fn hear(&mut self, doing: &Doing) -> Option<Vec<String>> {
-        let mut file = File::open(&doing.logs[0]).ok()?;
+        let mut file = fs::open(&doing.logs[0]).ok()?;
         let about = file.metadata().ok()?;
         if about.ino() != self.inode || about.len() < self.read {
             // Another execution has created a new log.

@@ -17,6 +17,7 @@ use super::{Common, Failure, home};
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{RunId, counted};
 use crate::base::time::{Clock, SystemClock};
+use crate::disk::fs;
 use crate::disk::hint::Patience;
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
@@ -248,7 +249,7 @@ fn of_process(
     wait: &mut Wait,
 ) -> Result<Outcome, Failure> {
     let marker = root.join(CANCEL);
-    std::fs::write(&marker, "").map_err(|error| {
+    fs::write(&marker, "").map_err(|error| {
         Failure::new(1, format!("cannot write `{}`: {error}", marker.display()))
     })?;
     let mut seen: Option<(u32, Instant)> = None;
@@ -257,7 +258,7 @@ fn of_process(
         let holder = match lock::take(root) {
             Ok(lock) => {
                 let status = record_end(around, id, root, &lock)?;
-                let _ = std::fs::remove_file(&marker);
+                let _ = fs::remove_file(&marker);
                 return Ok(outcome_of(status));
             }
             Err(LockError::Held { .. }) => lock::held_by(root),
@@ -265,7 +266,7 @@ fn of_process(
         };
         let pid = holder.and_then(|holder| holder.pid);
         if pid.is_none() && began.elapsed() >= UNSEEN_AFTER {
-            let _ = std::fs::remove_file(&marker);
+            let _ = fs::remove_file(&marker);
             let message = format!("run {id} is driven by a process of another machine");
             return Err(Failure::new(5, message).hint("`orchestrate cancel` works there"));
         }
@@ -489,7 +490,7 @@ fn ended_as(end: End) -> Outcome {
 
 /// Withdraws a request to cancel a run and removes its marker, so that the run can continue.
 pub(super) fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
-    let _ = std::fs::remove_file(root.join(CANCEL));
+    let _ = fs::remove_file(root.join(CANCEL));
     match queue {
         Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| show::unreadable(&error)),
         None => Ok(()),

@@ -15,6 +15,7 @@ use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock, Time, parse_duration};
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::RunStatus;
 use crate::exec;
 use crate::queue::{FsQueue, Place, Queue, TaskId};
@@ -236,7 +237,7 @@ impl Old {
         current: Option<&RunId>,
     ) -> Result<Old, Failure> {
         let dir = &around.state_dir;
-        if let Err(error) = std::fs::read_dir(dir)
+        if let Err(error) = fs::read_dir(dir)
             && error.kind() != std::io::ErrorKind::NotFound
         {
             return Err(Failure::new(1, format!("cannot list `{}`: {error}", dir.display())));
@@ -364,11 +365,11 @@ fn remove(
 /// lock the run. The lock is then released before the rest is removed, because an NFS client keeps
 /// an open file that is removed as `.nfs*`, and the directory would not be empty.
 fn remove_run(path: &Path, lock: Result<RunLock, LockError>) -> std::io::Result<()> {
-    match std::fs::remove_file(path.join(store::DEFINITION)) {
+    match fs::remove_file(path.join(store::DEFINITION)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => drop(lock),
     }
-    std::fs::remove_dir_all(path)
+    fs::remove_dir_all(path)
 }
 
 /// Returns the ids of the beads of some runs, each with its run.
@@ -387,7 +388,7 @@ fn beads_in(dir: &Path, runs: HashSet<RunId>) -> HashMap<String, RunId> {
 /// Removes the link `latest` if its target is missing.
 fn mend_latest(dir: &Path) {
     let link = dir.join("latest");
-    if link.symlink_metadata().is_ok() && !link.exists() {
-        let _ = std::fs::remove_file(link);
+    if fs::symlink_metadata(&link).is_ok() && !link.is_present() {
+        let _ = fs::remove_file(link);
     }
 }

@@ -11,6 +11,7 @@ use super::show::put;
 use super::{Failure, worktree};
 use crate::base::ids::RunId;
 use crate::base::time::Time;
+use crate::disk::fs::OnVolume as _;
 use crate::worktree::{Fate, Trees, View};
 
 /// Options for a cleanup of worktrees.
@@ -28,7 +29,7 @@ impl Cleaning<'_> {
     pub(super) fn clean(&self) -> Result<usize, Failure> {
         // Without a repository, or without worktrees of ours in it, there is nothing to do.
         let Ok(trees) = Trees::open(&self.around.workspace) else { return Ok(0) };
-        if !trees.repo.home().exists() && !trees.dir().exists() {
+        if !trees.repo.home().is_present() && !trees.dir().is_present() {
             return Ok(0);
         }
         let mut views = trees.views().map_err(|error| worktree::refused(&error))?;

@@ -15,6 +15,7 @@ use super::show::{put, put_json, table};
 use super::{Common, Failure, clean, load, signals};
 use crate::attempt::source_files;
 use crate::base::ids::name_fault;
+use crate::disk::fs;
 use crate::engine::{Request, Run};
 use crate::template::nodes::positional;
 use crate::view::one_line;
@@ -169,7 +170,7 @@ fn answer(run: &Run, root: &Path) -> Result<String, Failure> {
     let Some(record) = record else { return Ok(String::new()) };
     let Some(whole) = &record.whole else { return Ok(record.output.clone().unwrap_or_default()) };
     let path = root.join(&whole.path);
-    let bytes = std::fs::read(&path).map_err(|error| {
+    let bytes = fs::read(&path).map_err(|error| {
         Failure::new(1, format!("cannot read the answer in `{}`: {error}", path.display()))
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

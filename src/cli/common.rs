@@ -24,6 +24,7 @@ use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::base::program_name::{self, ORCHESTRATE};
 use crate::disk::faulty::{self, Faults};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::run::Address;
 use crate::engine::{self, Event, Fault, OnError, Origin, Policy, Request, Run, RunStatus};
 
@@ -343,8 +344,8 @@ impl Surroundings {
 /// is root or also owns `here`; otherwise a file in `/tmp` could take over commands.
 fn workspace_above(here: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
-    let owner = |path: &Path| path.symlink_metadata().ok().map(|file| file.uid());
-    let found = here.ancestors().find(|dir| dir.join(OWN_DIR).is_dir())?;
+    let owner = |path: &Path| fs::symlink_metadata(&path).ok().map(|file| file.uid());
+    let found = here.ancestors().find(|dir| dir.join(OWN_DIR).is_present_dir())?;
     if found == here {
         return None;
     }
@@ -500,7 +501,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 /// Returns the path of a workflow file: relative to the current directory if it exists there, else
 /// relative to the workspace.
 pub(crate) fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
-    if file.exists() { file.to_owned() } else { around.workspace.join(file) }
+    if file.is_present() { file.to_owned() } else { around.workspace.join(file) }
 }
 
 /// Reads and compiles a workflow file, or a grimoire given by its name. The failure contains all
@@ -523,7 +524,7 @@ pub(crate) fn no_workflow(around: &Surroundings, file: &Path, message: String) -
 /// Returns the name of the existing workflow or built-in grimoire that is most similar to `file`.
 pub(crate) fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     let dir = file.parent().unwrap_or(Path::new(""));
-    let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
+    let beside = fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
     let files = beside.flatten().map(|entry| dir.join(entry.file_name()));
     let mut names: Vec<String> =
@@ -543,7 +544,7 @@ pub(crate) fn find_grimoire(
 ) -> Option<Result<(String, String), String>> {
     grimoires::find(name, &|path| {
         let path = Path::new(path);
-        let there = workflow_path(around, path).exists();
+        let there = workflow_path(around, path).is_present();
         // Do not treat a dangling link as missing: reading it reports the actual error.
         let meant = there || dangling(&around.workspace, path).is_some();
         meant.then(|| read_workflow(around, path))
@@ -556,7 +557,7 @@ pub(crate) fn find_workflow(
     file: &Path,
 ) -> Result<(String, String), String> {
     let name = file.display().to_string();
-    if !workflow_path(around, file).exists()
+    if !workflow_path(around, file).is_present()
         && let Some(found) = find_grimoire(around, &name)
     {
         return found;
@@ -569,7 +570,7 @@ pub(crate) fn find_workflow(
 /// workspace. Returns `None` if both are the same.
 fn path_in_workspace(around: &Surroundings, file: &Path) -> Option<String> {
     let here = std::env::current_dir().ok()?.canonicalize().ok()?;
-    if here == around.workspace || !file.exists() {
+    if here == around.workspace || !file.is_present() {
         return None;
     }
     let whole = here.join(file);
@@ -582,7 +583,7 @@ fn path_in_workspace(around: &Surroundings, file: &Path) -> Option<String> {
 /// Reads a workflow file as text. The error is a complete message.
 pub(crate) fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
     let name = file.display();
-    if workflow_path(around, file).is_dir() {
+    if workflow_path(around, file).is_present_dir() {
         return Err(format!("`{name}` is a directory; name the files in it: {name}/*.yaml"));
     }
     let bytes = read_bounded(&workflow_path(around, file), around.config.input_bytes)
@@ -733,14 +734,14 @@ pub(crate) fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failur
     let (id, root) = loop {
         let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
-        match std::fs::create_dir(&root) {
+        match fs::create_dir(&root) {
             Ok(()) => break (id, root),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(cannot(&root, &error)),
         }
     };
     let mut owned = fill(around, new, now, &id, &root).inspect_err(|_| {
-        let _ = std::fs::remove_dir_all(&root);
+        let _ = fs::remove_dir_all(&root);
     })?;
     owned.checkout = checkout;
     keep_log(around, &owned.plan, &root, &id)?;
@@ -760,11 +761,11 @@ pub(crate) fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Resul
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));
     // Remove leftovers of an earlier attempt.
-    let _ = std::fs::remove_dir_all(&making);
+    let _ = fs::remove_dir_all(&making);
     disk::machine().make_dirs(&making).map_err(failed)?;
     keep_from_git(&around.workspace);
     let mut owned = fill(around, new, SystemClock.now(), id, &making).inspect_err(|_| {
-        let _ = std::fs::remove_dir_all(&making);
+        let _ = fs::remove_dir_all(&making);
     })?;
     let root = dir.join(id.as_str());
     crate::disk::rename(&making, &root).map_err(failed)?;
@@ -1012,7 +1013,7 @@ fn point_latest(dir: &Path, id: &RunId) {
     let made = std::os::unix::fs::symlink(id.as_str(), &temporary)
         .and_then(|()| crate::disk::rename(&temporary, &dir.join("latest")));
     if let Err(error) = made {
-        let _ = std::fs::remove_file(&temporary);
+        let _ = fs::remove_file(&temporary);
         tracing::warn!("cannot point `latest` at the run: {error}");
     }
 }
@@ -1208,7 +1209,7 @@ pub(crate) fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, Path
     let dir = &around.state_dir;
     let ids = view::runs_in(dir);
     if name == "latest" {
-        let target = std::fs::read_link(dir.join("latest")).ok();
+        let target = fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
         let newest = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
         // The state directory may also hold runs of other workspaces.

@@ -15,6 +15,7 @@ use super::{Common, Failure};
 use crate::attempt::{credentials, exec_env};
 use crate::base::ids::{RunId, counted};
 use crate::base::time::{Clock, SystemClock};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, How, Order};
 use crate::queue::{End, Layout};
 use crate::run::open;
@@ -50,7 +51,7 @@ pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failur
             .hint("`--output FILE` names it"));
     }
     // Check this before spending minutes on the bundle.
-    if file.symlink_metadata().is_ok() {
+    if fs::symlink_metadata(&file).is_ok() {
         return Err(is_there(&file));
     }
     let mut bundle = Bundle::new(hide(&around, run.as_ref()));
@@ -119,7 +120,7 @@ fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
 /// Returns the part of a file that is searched for secret values.
 fn beginning(file: &Path) -> String {
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map(|file| file.take(LOOKED_AT));
+    let opened = fs::open(file).map(|file| file.take(LOOKED_AT));
     let _ = opened.and_then(|mut file| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -154,7 +155,7 @@ fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
         found.push((format!("settings/{name}.yaml"), file));
     }
     found.extend(named.map(|file| ("settings/named.yaml".to_owned(), file)));
-    found.retain(|(_, file)| file.exists());
+    found.retain(|(_, file)| file.is_present());
     found
 }
 
@@ -205,12 +206,12 @@ fn gather_run(bundle: &mut Bundle, layout: &Layout, run: &Chosen) {
     // Skip files that the run's steps created: they belong to the author and explain little.
     let wanted = |name: &str| !name.ends_with(".zip") && !name.ends_with(".html");
     let top = format!("run/{}", run.id);
-    let entries = std::fs::read_dir(&run.root).into_iter().flatten().flatten();
+    let entries = fs::read_dir(&run.root).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
     for name in names {
         let (path, shown) = (run.root.join(&name), name.to_string_lossy().into_owned());
-        match path.is_dir() {
+        match path.is_present_dir() {
             true if ["artifacts", "parts"].contains(&shown.as_str()) => {}
             true => bundle.directory(&format!("{top}/{shown}"), &path, &wanted),
             false if wanted(&shown) => bundle.file(&format!("{top}/{shown}"), &path),
@@ -230,10 +231,10 @@ fn gather_run(bundle: &mut Bundle, layout: &Layout, run: &Chosen) {
 
 fn versions(around: &Surroundings) -> serde_json::Value {
     let line = |file: &str| {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().next().unwrap_or_default().trim().to_owned()
     };
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     let git = call(&["git".to_owned(), "--version".to_owned()], &around.workspace);
     json!({

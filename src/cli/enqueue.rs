@@ -1,6 +1,5 @@
 //! `orchestrate enqueue`: adds tasks to an agent's inbox.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use super::common::Surroundings;
 use super::{Common, Failure, fleet};
 use crate::base::random;
 use crate::base::time::{Clock, SystemClock};
+use crate::disk::fs;
 use crate::free_task::parse::FreeTask;
 use crate::queue::{Queue, Task};
 use crate::workflow::settings::{COORDINATOR, agent_fault};
@@ -135,7 +135,7 @@ impl EnqueueArgs {
         match (&self.file, self.text.as_deref()) {
             (Some(path), _) => {
                 let what = format!("`{}`", path.display());
-                let file = File::open(path).map_err(|error| unreadable(&what, &error))?;
+                let file = fs::open(path).map_err(|error| unreadable(&what, &error))?;
                 let text = bounded(file, most).map_err(|error| unreadable(&what, &error))?;
                 Ok((text, name_of(path)))
             }

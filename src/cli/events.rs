@@ -13,6 +13,7 @@ use super::show::{self, document, put_json};
 use super::{Common, Failure};
 use crate::base::ids::RunId;
 use crate::disk;
+use crate::disk::fs;
 use crate::run::open::OpenError;
 use crate::store::History;
 use crate::store::journal::Entry;
@@ -164,7 +165,7 @@ fn shown(entry: &Entry, line: Option<String>) -> Shown {
 
 /// Returns the total size of a run's journals. If it is unchanged, there are no new events.
 fn journals_size(root: &Path) -> u64 {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let journals = entries.filter(|e| e.file_name().to_string_lossy().starts_with("journal"));
     journals.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
 }

@@ -17,6 +17,7 @@ use crate::base::text::cut;
 use crate::base::text::{sanitize, single_line};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
+use crate::disk::fs;
 use crate::fleet::member::{self, Process, Registration};
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
@@ -125,7 +126,7 @@ fn strangers(workspace: &Path, agent: &str) -> Option<String> {
     let me = nix::unistd::geteuid().as_raw();
     let inboxes = workspace.join("inbox");
     [inboxes.join(agent), inboxes].iter().find_map(|dir| {
-        let seen = std::fs::metadata(dir).ok()?;
+        let seen = fs::metadata(dir).ok()?;
         let (owner, shared) = (seen.uid(), seen.mode() & 0o020 != 0 && me != 0);
         let dir = dir.display();
         (owner != me && owner != 0 && !shared).then(|| {

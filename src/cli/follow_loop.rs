@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::signals::{self, Signals};
+use crate::disk::fs::OnVolume as _;
 use crate::disk::hint::{Bell, Hints, Patience};
 
 /// Poll interval right after a change, and its upper bound while nothing changes.
@@ -35,7 +36,7 @@ impl Vigil {
 
     /// Starts to watch `dir`. Does nothing if `dir` is missing or already watched.
     pub(crate) fn watch(&mut self, dir: &Path) {
-        if self.watched.as_deref() != Some(dir) && dir.is_dir() {
+        if self.watched.as_deref() != Some(dir) && dir.is_present_dir() {
             self.hints.add(dir);
             self.watched = Some(dir.to_owned());
         }

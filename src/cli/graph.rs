@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::common::{self, Surroundings};
 use super::show::{self, put};
 use super::{Common, Failure};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::graph::{self, Graph, dot, mermaid, svg};
 use crate::run::open::compile_in;
 
@@ -35,7 +36,7 @@ pub(super) fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let path = Path::new(&args.target);
     // An existing file, or a name that looks like a path, is a workflow. Any other name is a run.
-    let graph = if common::workflow_path(&around, path).is_file() || looks_like_file(path) {
+    let graph = if common::workflow_path(&around, path).is_present_file() || looks_like_file(path) {
         of_workflow(&around, path)?
     } else {
         of_run(&around, &args.target)?
@@ -50,7 +51,7 @@ pub(super) fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
         put(&text)?;
         return Ok(0);
     };
-    std::fs::write(file, text)
+    fs::write(file, text)
         .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))?;
     around.say(format!("wrote {}", file.display()));
     Ok(0)

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::show::{put, put_json};
 use super::{Cli, Common, Failure};
+use crate::disk::fs;
 use crate::view::stderr::talk;
 use crate::yaml::problem::nearest;
 
@@ -168,7 +169,7 @@ fn manual(dir: &PathBuf, common: &Common) -> Result<u8, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(1, format!("cannot write manual pages into `{}`: {error}", dir.display()))
     };
-    std::fs::create_dir_all(dir).map_err(cannot)?;
+    fs::create_dir_all(dir).map_err(cannot)?;
     clap_mangen::generate_to(Cli::command(), dir).map_err(cannot)?;
     if !common.quiet {
         talk(format_args!("to read one: man -l {}/orchestrate.1", dir.display()));

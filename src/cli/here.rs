@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 
 use super::common::{Loaded, Surroundings};
 use crate::attempt::provider_check::{self, Program};
+use crate::disk::fs::OnVolume as _;
 use crate::exec;
 use crate::template::Template;
 use crate::view::stderr::talk;
@@ -86,7 +87,7 @@ impl Looking<'_> {
         let files = [("input_file", &step.input_file), ("output_schema", &step.output.schema)];
         for (key, template) in files {
             let Some(file) = template.as_ref().and_then(Template::literal) else { continue };
-            if self.written.contains(file) || self.around.workspace.join(file).exists() {
+            if self.written.contains(file) || self.around.workspace.join(file).is_present() {
                 continue;
             }
             let place = node.get(key).map_or(node.place, |node| node.place);

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
 use crate::base::program_name;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::view::stderr::talk;
 use crate::workflow::schema::render::{Topic, schema};
 
@@ -73,7 +74,7 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     };
     make_dir(dir).map_err(|error| cannot(dir, &error))?;
     // Check before creating anything: half a workspace is useless.
-    let in_the_way = |path: &PathBuf| path.symlink_metadata().is_ok() && !path.is_dir();
+    let in_the_way = |path: &PathBuf| fs::symlink_metadata(&path).is_ok() && !path.is_present_dir();
     let wanted = ["inbox", ".orchestrate"].iter().chain(&INBOXES).map(|name| dir.join(name));
     if let Some(path) = wanted.into_iter().find(in_the_way) {
         let message =
@@ -98,7 +99,7 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     }
     for name in INBOXES {
         let path = dir.join(name);
-        let new = !path.is_dir();
+        let new = !path.is_present_dir();
         make_dir(&path).map_err(|error| cannot(&path, &error))?;
         if new {
             outcome.made.push(format!("{name}/"));
@@ -131,13 +132,13 @@ fn lay(path: &Path, text: &str) -> io::Result<bool> {
     };
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
         // Remove a partial file: the next `init` would leave it as it is.
-        let _ = std::fs::remove_file(path);
+        let _ = fs::remove_file(path);
     })?;
     Ok(true)
 }
 
 fn left_alone(path: &Path, name: String, text: &str, topic: Option<Topic>) -> LeftAlone {
-    let there = std::fs::read_to_string(path).unwrap_or_default();
+    let there = fs::read_to_string(path).unwrap_or_default();
     let lacks = match name.as_str() {
         ".gitignore" => missing_lines(&there, text),
         // The whole fragment, unless the file mentions this program.

@@ -8,6 +8,7 @@ use super::common::{Loaded, Surroundings, find_workflow, open_workspace};
 use super::request::{self, Kept};
 use crate::attempt::prompt::spell::{self, SYSTEM_PROMPT};
 use crate::attempt::spellbook::{self, Beads, Page, Shelf};
+use crate::disk::fs::OnVolume as _;
 use crate::run::open;
 use crate::workflow::bead::ISSUES;
 use crate::workflow::named::Mentioned;
@@ -106,7 +107,7 @@ pub(super) fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str
         });
     }
     let beads = looked.named.beads.iter().map(|bead| bead.name.as_str()).chain(bead);
-    let is_file = |name: &str| workspace.root().join(name).is_file();
+    let is_file = |name: &str| workspace.root().join(name).is_present_file();
     files.extend(beads.map(|name| if is_file(name) { name } else { ISSUES }.to_owned()));
     files.sort();
     files.dedup();

@@ -20,6 +20,7 @@ use crate::agent::{self, Kind};
 use crate::base::ids::{RunId, StepPath, shown};
 use crate::base::time::{Clock, SystemClock, Time, parse_duration};
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::free_task::parse::FreeTask;
@@ -292,7 +293,7 @@ impl Reader {
             let stem = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
             Some(stem.to_owned())
         };
-        let names = std::fs::read_dir(root.join(LOGS)).into_iter().flatten().flatten();
+        let names = fs::read_dir(root.join(LOGS)).into_iter().flatten().flatten();
         let stems: BTreeSet<String> =
             names.filter_map(|entry| stem(entry.file_name().to_str()?)).collect();
         let execution = |name: String| Execution {
@@ -564,7 +565,7 @@ impl Stream {
 
     /// Returns true if `path` is now a different file than the open one.
     fn is_another(&self, path: &Path) -> bool {
-        let there = std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let there = fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         there.is_some() && there != held.map(|file| (file.dev(), file.ino()))
     }
@@ -623,7 +624,7 @@ impl Walk<'_> {
         if is_passed_over(slot) {
             // Show the execution of an earlier visit: at the last visit the step was skipped.
             record = self.tried.record(&name, slot.attempts).unwrap_or(record);
-            let is_there = |kind: &str| root.join(format!("{stem}.{kind}")).exists();
+            let is_there = |kind: &str| root.join(format!("{stem}.{kind}")).is_present();
             if !is_there("stdout") && !is_there("stderr") {
                 stem = format!("{LOGS}{name}.{}", slot.attempts);
             }

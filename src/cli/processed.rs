@@ -1,7 +1,7 @@
 //! `--clean-processed` and `--archive-processed`. They touch only the processed directory, which
 //! must be inside the workspace.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use super::Failure;
 use super::common::Surroundings;
 use crate::base::ids::counted;
 use crate::disk;
+use crate::disk::fs;
 use crate::workflow::Plan;
 
 pub(super) struct Processed<'a> {
@@ -102,7 +103,7 @@ impl<'a> Processed<'a> {
             );
             return Err(Failure::new(2, message));
         }
-        if disk::where_to(&target).and_then(fs::metadata).is_ok_and(|known| !known.is_file()) {
+        if disk::where_to(&target).and_then(fs::metadata).is_ok_and(|kind| !kind.is_file()) {
             let message = format!("the archive `{}` is no regular file", destination.display());
             return Err(Failure::new(2, message).hint("name another file"));
         }
@@ -158,7 +159,7 @@ fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<usi
             left_out += add(zip, &entry.path(), &path)?;
         } else if kind.is_file() {
             zip.start_file(&path, options).map_err(io::Error::other)?;
-            io::copy(&mut File::open(entry.path())?, zip)?;
+            io::copy(&mut fs::open(entry.path())?, zip)?;
         } else {
             left_out += 1;
         }

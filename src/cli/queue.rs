@@ -9,6 +9,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{counted, name_fault};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
+use crate::disk::fs;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
 use crate::view::{self, Board, Found, PlaceView, TaskView};
 
@@ -248,10 +249,10 @@ fn file_of(queue: &FsQueue, found: &Found) -> String {
 /// Returns the statuses of earlier attempts of a task: those that were requeued and those that came
 /// too late.
 fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
-    let entries = std::fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
+    let entries = fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
     let mut found: Vec<(u64, Map<String, Value>)> = entries
         .filter(|entry| entry.file_name().to_string_lossy().contains(id))
-        .filter_map(|entry| seal::unseal(&std::fs::read(entry.path()).ok()?))
+        .filter_map(|entry| seal::unseal(&fs::read(entry.path()).ok()?))
         .map(|status| (status.get("attempt").and_then(Value::as_u64).unwrap_or(0), status))
         .collect();
     found.sort_by_key(|(attempt, _)| *attempt);

@@ -12,6 +12,7 @@ use super::Failure;
 use super::common::{Loaded, Surroundings, read_bounded, workflow_path};
 use crate::attempt::source_files::{self, Library};
 use crate::base::ids::{BeadId, name_fault};
+use crate::disk::fs;
 use crate::engine::Request;
 use crate::git::Git;
 use crate::run::grimoires;
@@ -420,7 +421,7 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
     }
     let path = around.workspace.join(MAPPING);
     let by = format!("`{MAPPING}`");
-    let text = match std::fs::read_to_string(&path) {
+    let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return match dangling(&around.workspace, Path::new(MAPPING)) {
@@ -531,7 +532,7 @@ struct Settings {
 impl Settings {
     fn read(around: &Surroundings) -> Result<Settings, Failure> {
         let path = around.workspace.join(".archon/config.yaml");
-        let text = match std::fs::read_to_string(&path) {
+        let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Settings::default());

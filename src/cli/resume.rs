@@ -17,6 +17,7 @@ use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
@@ -494,7 +495,7 @@ pub(super) fn check_source(
     if grimoires::is_built_in(file) {
         return Ok(());
     }
-    match std::fs::read(common::workflow_path(around, Path::new(file))) {
+    match fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {id} began");
             let accept = match from {
@@ -581,7 +582,7 @@ fn restart(
 /// left.
 fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origin, Failure> {
     let path = root.join(store::DEFINITION);
-    if !path.exists() {
+    if !path.is_present() {
         let message = format!("nothing of run {id} can be read, not even its workflow");
         return Err(Failure::new(7, message).hint(common::only_removed()));
     }

@@ -8,6 +8,7 @@ use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, here, processed, show, signals, submit};
 use crate::base::ids::counted;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::Request;
 use crate::graph;
 use crate::run::grimoires;
@@ -115,7 +116,7 @@ impl ContextArgs {
 
 fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = fs::read_to_string(path).map_err(|error| {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
     let is_json = path.extension().is_some_and(|ending| ending == "json");
@@ -327,7 +328,7 @@ impl Outline<'_> {
     /// step may create it.
     fn missing(&self, step: &Step) -> Option<String> {
         let file = step.input_file.as_ref()?.literal()?;
-        (!self.around.workspace.join(file).exists()).then(|| file.to_owned())
+        (!self.around.workspace.join(file).is_present()).then(|| file.to_owned())
     }
 }
 

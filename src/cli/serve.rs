@@ -20,6 +20,7 @@ use super::common::{Surroundings, keep_from_git};
 use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::disk;
+use crate::disk::fs;
 use crate::serve::access::Access;
 use crate::serve::connections::{Guests, Seat};
 use crate::serve::follow;
@@ -143,7 +144,7 @@ impl TokenFile {
         let write = || {
             disk::machine().make_dirs(&dir)?;
             keep_from_git(&around.workspace);
-            let _ = std::fs::remove_file(&way);
+            let _ = fs::remove_file(&way);
             let mut options = std::fs::OpenOptions::new();
             let mut open = options.write(true).create_new(true).mode(0o600).open(&way)?;
             open.write_all(format!("{token}\n").as_bytes())?;
@@ -169,7 +170,7 @@ fn is_forbidden(error: &std::io::Error) -> bool {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -14,6 +14,7 @@ use super::fleet;
 use crate::attempt::parking;
 use crate::base::ids::RunId;
 use crate::disk;
+use crate::disk::fs;
 use crate::free_task::intake::{self, Aside};
 use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::view::stderr::{Tamed, talk};
@@ -33,7 +34,7 @@ pub(crate) fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>
 /// returns `None` if the queue is unreadable: that must not block a run that needs no fleet.
 pub(crate) fn run_with_turn(around: &Surroundings) -> Option<String> {
     let dir = Layout::new(&around.workspace).checkout();
-    let names = disk::confirmed(&[&dir], || std::fs::read_dir(&dir)).ok()?.flatten();
+    let names = fs::read_dir(&dir).ok()?.flatten();
     let mut turns = names.filter_map(|entry| Turn::parse(entry.file_name().to_str()?));
     turns.find(|turn| turn.holder.is_some())?;
     let board = board(around, queue_if_any(around).ok()?).ok()?;
@@ -97,7 +98,7 @@ pub(crate) fn say_parked(around: &Surroundings, board: &Board) {
 /// Warns about each inbox file that workers ignore, with the reason. `None` checks all agents.
 pub(crate) fn say_ignored(around: &Surroundings, agent: Option<&str>) {
     let inboxes = Layout::new(&around.workspace).inboxes();
-    let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
+    let entries = fs::read_dir(inboxes).into_iter().flatten().flatten();
     let mut agents: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     agents.retain(|name| agent.is_none_or(|agent| agent == name));

@@ -12,6 +12,7 @@ use crate::agent::contract::{self, Contract};
 use crate::agent::{End, Kind, Stream, Verdict};
 use crate::attempt::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::base::time::{Clock, SystemClock, utc_offset_s};
+use crate::disk::fs::OnVolume as _;
 use crate::template::spell::{Fault, Spell};
 use crate::view::stderr::Tamed;
 use crate::workflow::{Problem, is_variable};
@@ -136,7 +137,7 @@ fn with_inputs(
 /// file; any other argument is first looked up as a spell name.
 fn find(argument: &str, read: spell::Read, limit: u64) -> Result<Found, Failure> {
     let path = Path::new(argument);
-    let is_file = !argument.contains('\n') && path.is_file();
+    let is_file = !argument.contains('\n') && path.is_present_file();
     if is_file && (argument.contains('/') || path.extension().is_some()) {
         return read_file(path, limit);
     }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::common::{CLOCK_OFFSET, FAULTS, Surroundings};
 use super::{Common, Failure, fsck, signals};
+use crate::disk::fs;
 use crate::fleet::torture::{self, Size, Verdict};
 use crate::health::fsck::Calm;
 use crate::view::stderr::talk;
@@ -67,7 +68,7 @@ pub(super) fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
     let verdict = torture::torture(stage, seed, size, &signals.stop, &mut say).map_err(failed)?;
     let keep = args.dir.is_some() || !verdict.is_clean();
     if !keep {
-        let _ = std::fs::remove_dir_all(&dir);
+        let _ = fs::remove_dir_all(&dir);
     }
     match common.json {
         true => println!("{}", document(seed, &verdict)),

@@ -10,6 +10,7 @@ use super::request::RequestArgs;
 use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, load};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::{Bell, Hints};
 use crate::exec::Stop;
 
@@ -56,7 +57,7 @@ pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended) => watched(&around, args),
             // A workflow that never existed is a typing error. One that disappears may come back.
-            Err(failure) if !seen && !workflow.exists() => return Err(failure),
+            Err(failure) if !seen && !workflow.is_present() => return Err(failure),
             Err(failure) => {
                 failure.tell(around.common.json);
                 watched(&around, args)
@@ -68,7 +69,7 @@ pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         let mut before = contents(&files);
         before.extend(definition);
         // Missing files are watched too, but not counted.
-        let number = match files.iter().filter(|file| file.exists()).count() {
+        let number = match files.iter().filter(|file| file.is_present()).count() {
             1 => "1 file".to_owned(),
             number => format!("{number} files"),
         };
@@ -117,7 +118,7 @@ fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
 type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 fn contents(files: &[PathBuf]) -> Contents {
-    files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
+    files.iter().map(|file| (file.clone(), fs::read(file).ok())).collect()
 }
 
 /// Requests notifications for the directories of `files`, as far as they exist.
@@ -126,7 +127,7 @@ fn watch_directories(hints: &mut Hints, files: &[PathBuf]) {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     });
-    let dirs: BTreeSet<&Path> = dirs.filter(|dir| dir.is_dir()).collect();
+    let dirs: BTreeSet<&Path> = dirs.filter(|dir| dir.is_present_dir()).collect();
     dirs.into_iter().for_each(|dir| _ = hints.add(dir));
 }
 

@@ -10,6 +10,7 @@ use super::show::{put, put_json, table};
 use super::{Common, Failure, request, signals};
 use crate::base::ids::{BeadId, counted, shown};
 use crate::base::time::parse_duration;
+use crate::disk::fs::OnVolume as _;
 use crate::view::stderr::{Tamed, talk};
 use crate::workflow::bead;
 use crate::worktree::{
@@ -227,7 +228,7 @@ fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
     if BeadId::fault(name).is_some() || bead::is_file(name) {
         return Ok(request::read_bead(around, name)?.id);
     }
-    if name.contains('.') && around.workspace.join(name).is_file() {
+    if name.contains('.') && around.workspace.join(name).is_present_file() {
         let message = format!("`{name}` is a file here, and not one that can be of a bead");
         return Err(Failure::new(2, message).hint(
             "a bead is a `.md`, `.yaml` or `.json` file, or an id that is the name of none",

@@ -9,6 +9,7 @@
 
 mod absence;
 pub(crate) mod faulty;
+pub(crate) mod fs;
 pub(crate) mod hint;
 mod ignore;
 pub(crate) mod locks;

@@ -10,6 +10,7 @@ use super::answer::{self, Answer, Done, FollowUp, FollowUps};
 use crate::agent::{contract, echo};
 use crate::attempt::perform::{ANSWER, reply};
 use crate::base::random::unguessable;
+use crate::disk::fs::OnVolume as _;
 use crate::engine::{Fault, Record, StepStatus};
 use crate::queue::{Queue, Task};
 use crate::settings::Config;
@@ -68,7 +69,7 @@ fn output(record: &Record, log: &Path) -> String {
     }
     // If the output is a stream of events, only a part of it is the agent's answer.
     let answer = log.with_extension(ANSWER);
-    let log = if record.usage.is_some() && answer.exists() { &answer } else { log };
+    let log = if record.usage.is_some() && answer.is_present() { &answer } else { log };
     match reply::end_of(log) {
         Ok(text) => text,
         Err(error) => {

@@ -5,7 +5,7 @@
 //! is checked; across machines that share a volume, a process counts as dead if its number did not
 //! change for a whole lease. Times of different machines are never compared.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::process::{Process, uptime_ms};
 use crate::base::random;
 use crate::base::time::{Clock, SystemClock, Time};
+use crate::disk::fs;
 use crate::queue::watch::DeathWatch;
 
 const BEAT: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@
 //! **Invariant:** every rename targets a name that never existed, so after an error, a listing of
 //! the target shows whether the rename happened.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use nix::errno::Errno;
 
 use super::Git;
 use super::heartbeat::{self, Presence, Watch, new_word};
+use crate::disk::fs;
 use crate::disk::{self, faulty::has_locks, locks::try_lock};
 
 /// Maximum time to wait for another holder.

@@ -16,6 +16,7 @@ use crate::attempt::parking;
 use crate::attempt::perform::SESSIONS;
 use crate::base::ids::RunId;
 use crate::base::time::Time;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::{self, locks::try_lock};
 use crate::free_task::intake::files;
 use crate::free_task::parse::made_at;
@@ -82,7 +83,7 @@ impl Heap {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                     // A user dropped a directory, which could not become a task.
                     Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                        std::fs::remove_dir_all(path)?;
+                        fs::remove_dir_all(path)?;
                     }
                     removed => removed?,
                 }
@@ -90,7 +91,7 @@ impl Heap {
         }
         if self.whole {
             // A directory that is not empty holds files of other processes.
-            let _ = std::fs::remove_dir(&self.dir);
+            let _ = fs::remove_dir(&self.dir);
         }
         Ok(())
     }
@@ -206,7 +207,7 @@ impl<'a> Looker<'a> {
             let status = dir.join(claim.status());
             of_tasks.insert(claim.status());
             // A task without a status is damaged, and a user may want to investigate it.
-            let old = if at_any_age { status.exists() } else { self.is_old(&status) };
+            let old = if at_any_age { status.is_present() } else { self.is_old(&status) };
             if old && !self.live.contains(&claim.task.id) {
                 items.push(vec![dir.join(claim.ended(&by)), status]);
             } else {
@@ -309,7 +310,7 @@ impl<'a> Looker<'a> {
 
 /// Returns the run that a status or a conversation's state belongs to.
 fn run_of(path: &Path) -> Option<String> {
-    let document: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let document: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     Some(document.get("run_id")?.as_str()?.to_owned())
 }
 
@@ -317,7 +318,7 @@ fn run_of(path: &Path) -> Option<String> {
 /// run continues its conversations.
 pub(crate) fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<Heap> {
     let dir = workspace.join(SESSIONS);
-    let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+    let list = fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut kept: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
     kept.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
     let of_kept = |path: &Path| {
@@ -336,7 +337,7 @@ pub(crate) fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> 
 /// Finds notes about parked providers that are available again.
 pub(crate) fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
     let dir = workspace.join(parking::PARKED);
-    let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+    let list = fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut old: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
     old.retain(|path| written(path).is_some_and(|at| at < before) && parking::is_over(path));
     old.sort();
@@ -346,14 +347,14 @@ pub(crate) fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
 
 /// Returns true if a process holds the lock of a conversation.
 fn is_held(kept: &Path) -> bool {
-    let lock = std::fs::File::open(kept.with_extension("lock"));
+    let lock = fs::open(kept.with_extension("lock"));
     lock.is_ok_and(|lock| !try_lock(&lock).unwrap_or(false))
 }
 
 /// Returns the modification time of a file, by the clock of its volume. It decides only if the file
 /// is worth keeping.
 fn written(path: &Path) -> Option<Time> {
-    let at = path.symlink_metadata().ok()?.modified().ok()?;
+    let at = fs::symlink_metadata(&path).ok()?.modified().ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Some(Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
 }

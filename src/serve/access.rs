@@ -9,12 +9,12 @@
 //! form was created for its session.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Read};
 use std::sync::{Mutex, PoisonError};
 
 use super::http::{Method, Request};
 use crate::base::digest;
+use crate::disk::fs;
 
 /// Maximum number of sessions. The oldest one is dropped first.
 const SESSIONS: usize = 64;
@@ -169,7 +169,7 @@ impl Access {
 /// Returns 256 random bits from the system, in hexadecimal.
 fn unguessable() -> io::Result<String> {
     let mut bytes = [0u8; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    fs::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::{Bell, Hints};
 use crate::queue::Layout;
 use crate::store::{JOURNAL, STATE};
@@ -78,7 +79,7 @@ impl Live {
             let dirs = self.dirs();
             let ringing = self.wake.clone();
             let hints = hints.get_or_insert_with(|| Hints::new(move |_, _| ringing.ring()));
-            dirs.iter().filter(|dir| dir.is_dir()).for_each(|dir| {
+            dirs.iter().filter(|dir| dir.is_present_dir()).for_each(|dir| {
                 hints.add(dir);
             });
             let now = self.fingerprint(&dirs);
@@ -95,8 +96,10 @@ impl Live {
     fn dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.state_dir.clone(), self.layout.workers(), self.layout.pause()];
         for parent in [self.layout.inboxes(), self.layout.all_claimed()] {
-            let inside = std::fs::read_dir(&parent).into_iter().flatten().flatten();
-            dirs.extend(inside.map(|entry| entry.path()).filter(|path| path.is_dir()).take(64));
+            let inside = fs::read_dir(&parent).into_iter().flatten().flatten();
+            dirs.extend(
+                inside.map(|entry| entry.path()).filter(|path| path.is_present_dir()).take(64),
+            );
             dirs.push(parent);
         }
         dirs.extend(runs_in(&self.state_dir).into_iter().take(RUNS).flat_map(|id| {
@@ -110,7 +113,7 @@ impl Live {
     fn fingerprint(&self, dirs: &[PathBuf]) -> u64 {
         let mut hasher = DefaultHasher::new();
         let mut add = |path: &Path| {
-            if let Ok(file) = std::fs::metadata(path) {
+            if let Ok(file) = fs::metadata(path) {
                 (path, file.ino(), file.len(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
             }
         };

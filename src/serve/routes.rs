@@ -21,6 +21,7 @@ use crate::cli::common;
 use crate::cli::common::Surroundings;
 use crate::cli::show::{self, document};
 use crate::cli::status::Overview;
+use crate::disk::fs::OnVolume as _;
 use crate::engine::run::Address;
 use crate::queue::Queue;
 use crate::report::html::part;
@@ -163,7 +164,7 @@ impl House {
     /// Resolves a run by its id, a prefix of its id, or `latest`.
     fn run_id(&self, board: &Board, name: &str) -> Result<RunId, No> {
         let id = common::find_run(&self.around, name).ok().map(|(id, _)| id);
-        let id = id.filter(|id| board.run_root(id).is_dir());
+        let id = id.filter(|id| board.run_root(id).is_present_dir());
         id.ok_or_else(|| No::found(&format!("run `{name}`")))
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::DEFINITION;
 use crate::base::process;
+use crate::disk::fs;
 use crate::disk::locks::{try_lock, try_lock_shared};
 use crate::disk::{self, faulty::has_locks};
 
@@ -81,7 +82,7 @@ pub(crate) fn take(root: &Path) -> Result<RunLock, LockError> {
 /// locks the workflow itself, drives the run, or no process does. Lists the directory, because
 /// another machine may have created the file a moment ago.
 fn has_lock_file(root: &Path) -> bool {
-    let listed = disk::confirmed(&[root], || std::fs::read_dir(root));
+    let listed = fs::read_dir(root);
     let names = listed.into_iter().flatten().flatten();
     names.map(|entry| entry.file_name()).any(|name| name == LOCK)
 }
@@ -134,7 +135,7 @@ pub(crate) fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
 /// Takes the lock of a file, which is created if it is missing. Fails with the owner if another
 /// process has it.
 pub(crate) fn take_made(path: &Path) -> Result<RunLock, LockError> {
-    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
     // Callers retry by themselves.
     or_none(take_file(open_to_lock(path)?, Duration::ZERO))
 }

@@ -13,6 +13,7 @@ use crate::base::ids::RunId;
 use crate::cli::common::{self, Surroundings};
 use crate::cli::logs::Reader;
 use crate::cli::{Failure, show};
+use crate::disk::fs::OnVolume as _;
 use crate::disk::hint::{Bell, Hints};
 use crate::queue::{FsQueue, Queue};
 use crate::view::{Board, Memory, RunView, Standing};
@@ -185,7 +186,7 @@ impl Eyes {
     }
 
     fn watch_dir(&mut self, dir: &Path) {
-        if !self.watched.contains(dir) && dir.is_dir() && self.hints.are_told() {
+        if !self.watched.contains(dir) && dir.is_present_dir() && self.hints.are_told() {
             self.hints.add(dir);
             self.watched.insert(dir.to_owned());
         }

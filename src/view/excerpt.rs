@@ -12,6 +12,8 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use serde::Serialize;
 
+use crate::disk::fs;
+
 /// Maximum length of the shown beginning and end of a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
@@ -110,7 +112,7 @@ impl Excerpt {
 pub(crate) fn open(root: &Path, file: &str) -> io::Result<File> {
     let outside =
         || io::Error::new(io::ErrorKind::InvalidInput, "it is not in the run's directory");
-    let mut at: OwnedFd = File::open(root)?.into();
+    let mut at: OwnedFd = fs::open(root)?.into();
     let mut parts = Path::new(file).components().peekable();
     if parts.peek().is_none() {
         return Err(outside());

@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::disk::fs;
 use crate::engine::Origin;
 
 /// A run's record of the place where it was started.
@@ -41,6 +42,6 @@ impl Birth {
 
 /// Returns true if two paths lead to the same directory.
 fn is_same(one: &Path, other: &Path) -> bool {
-    let which = |path: &Path| path.metadata().ok().map(|known| (known.dev(), known.ino()));
+    let which = |path: &Path| fs::metadata(path).ok().map(|known| (known.dev(), known.ino()));
     one == other || which(one).is_some_and(|one| Some(one) == which(other))
 }

@@ -1,11 +1,11 @@
 //! Finds the latest output of a running execution.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::one_line;
 use crate::agent::{Kind, Stream};
+use crate::disk::fs;
 
 /// Returns the last line in one of these logs; for an agent with streamed output, its last message
 /// or action.
@@ -25,7 +25,7 @@ fn last_line(path: &Path) -> Option<String> {
 }
 
 fn end_of(path: &Path, bytes: u64) -> Option<String> {
-    let mut file = File::open(path).ok()?;
+    let mut file = fs::open(path).ok()?;
     let len = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(len.saturating_sub(bytes))).ok()?;
     let mut end = Vec::new();

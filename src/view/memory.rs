@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::RunView;
 use crate::base::ids::RunId;
 use crate::base::time::{Clock, SystemClock, Time};
+use crate::disk::fs;
 use crate::engine::Run;
 use crate::free_task::intake::is_dropped;
 use crate::queue::{FsQueue, Queue, TaskName};
@@ -37,7 +38,7 @@ pub(super) struct Stamp {
 impl Stamp {
     /// Returns the stamp of a file; `None` if it does not exist or was modified just now.
     fn of(path: &Path, now: Time) -> Option<Stamp> {
-        let file = std::fs::metadata(path).ok()?;
+        let file = fs::metadata(path).ok()?;
         let touched = Time(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000);
         (now.ms_since(touched) > TICK_MS).then(|| Stamp {
             path: path.to_owned(),
@@ -186,7 +187,7 @@ impl Memory {
 /// Returns the stamps of the files with a run's state; `None` if one was modified just now.
 fn of_run(root: &Path) -> Option<Vec<Stamp>> {
     let now = SystemClock.now();
-    let entries = std::fs::read_dir(root).ok()?.flatten();
+    let entries = fs::read_dir(root).ok()?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> =
         names.filter(|name| name.starts_with("journal") || name == store::STATE).collect();
@@ -196,7 +197,7 @@ fn of_run(root: &Path) -> Option<Vec<Stamp>> {
 
 /// Returns the number of files that users dropped into an inbox and that were not accepted yet.
 pub(super) fn dropped_in(inbox: &Path) -> usize {
-    let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
+    let entries = fs::read_dir(inbox).into_iter().flatten().flatten();
     entries.filter(|entry| is_dropped(&entry.file_name())).count()
 }
 

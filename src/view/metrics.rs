@@ -12,6 +12,7 @@ use super::{Board, InboxView, RunSpent, Standing, WorkerView};
 use crate::attempt::parking::ParkedView;
 use crate::base::ids::RunId;
 use crate::base::time::Time;
+use crate::disk::fs;
 use crate::store::STATE;
 
 /// The result of an ended run, and the version of the file that it was read from.
@@ -58,7 +59,7 @@ impl Meter {
     }
 
     fn run(&mut self, board: &Board, id: &RunId) -> (Standing, Option<RunSpent>) {
-        let file = std::fs::metadata(board.run_root(id).join(STATE)).ok();
+        let file = fs::metadata(board.run_root(id).join(STATE)).ok();
         let written = file.and_then(|file| Some((file.modified().ok()?, file.len())));
         if let Some(known) = self.over.get(id).filter(|known| known.written == written) {
             return (known.state, known.spent.clone());

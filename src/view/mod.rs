@@ -40,7 +40,7 @@ use crate::base::ansi;
 use crate::base::ids::RunId;
 use crate::base::text::sanitize_char;
 use crate::base::time::{Clock, SystemClock, Time};
-use crate::disk;
+use crate::disk::fs;
 use crate::fleet::worker::own_target;
 use crate::free_task::intake::moved_aside;
 use crate::free_task::parse::made_at;
@@ -177,7 +177,7 @@ impl Board {
     /// Returns inboxes with files that users dropped before any worker started.
     fn inboxes_of_nobody(&self) -> Vec<InboxView> {
         let inboxes = Layout::new(self.workspace.root()).inboxes();
-        let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
+        let entries = fs::read_dir(inboxes).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let view = |agent: String| {
             let inbox = Layout::new(self.workspace.root()).inbox(&agent);
@@ -246,7 +246,7 @@ fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
 /// same second are ordered by the time at which their workflow was copied, which happens once, at
 /// their start.
 pub(crate) fn runs_in(dir: &Path) -> Vec<RunId> {
-    let listed = disk::confirmed(&[dir], || std::fs::read_dir(dir));
+    let listed = fs::read_dir(dir);
     let entries = listed.into_iter().flatten().flatten();
     // A file is not a run, even if its name is a run's ID.
     let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
@@ -255,7 +255,7 @@ pub(crate) fn runs_in(dir: &Path) -> Vec<RunId> {
     ids.sort_by(|a, b| b.cmp(a));
     let begun = |id: &RunId| {
         let copy = dir.join(id.as_str()).join(store::DEFINITION);
-        std::fs::metadata(copy).and_then(|copy| copy.modified()).ok()
+        fs::metadata(copy).and_then(|copy| copy.modified()).ok()
     };
     for of_one_second in ids.chunk_by_mut(|a, b| a.stamp() == b.stamp()) {
         if of_one_second.len() > 1 {

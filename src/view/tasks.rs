@@ -12,6 +12,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking::{self, ParkedView, Target};
 use crate::base::ids::shown;
 use crate::base::time::Time;
+use crate::disk::fs;
 use crate::fleet::worker::target_of;
 use crate::free_task::intake::{Aside, aside_by_id};
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
@@ -445,6 +446,6 @@ fn said_last(error: &Value) -> Option<String> {
 
 /// Returns the time of a claim, by the clock of the volume. For display only.
 fn claimed_at(queue: &FsQueue, agent: &str, name: &ClaimName) -> Option<Time> {
-    let file = std::fs::metadata(queue.layout.claimed(agent).join(name.file())).ok()?;
+    let file = fs::metadata(queue.layout.claimed(agent).join(name.file())).ok()?;
     Some(Time(file.ctime() * 1000 + file.ctime_nsec() / 1_000_000))
 }

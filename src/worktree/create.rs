@@ -1,7 +1,6 @@
 //! Creates a worktree, or adopts an existing one: after a crash, the same call finds the leftovers
 //! of the last one and continues.
 
-use std::fs;
 use std::path::Path;
 
 use super::half_created::INITIALIZING;
@@ -10,6 +9,7 @@ use super::record::RECORD;
 use super::remote_sync::{Expects, Has};
 use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError, Lock};
 
@@ -99,7 +99,7 @@ impl Trees {
         }
         let mut warnings = warnings;
         if matches!(way, Way::Made | Way::Fetched | Way::Remade)
-            && tree.path.join(".gitmodules").exists()
+            && tree.path.join(".gitmodules").is_present()
         {
             warnings.push(
                 "its submodules are not checked out; `git submodule update --init` in it does that"
@@ -124,7 +124,7 @@ impl Trees {
         let listed = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
         // A worktree that was never created may have left a lock, but no record.
         let known = listed(&self.repo.home().join("worktrees"));
-        let known = known.filter(|entry| entry.path().join(RECORD).exists());
+        let known = known.filter(|entry| entry.path().join(RECORD).is_present());
         for entry in listed(&self.dir()).chain(known) {
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
@@ -331,7 +331,7 @@ impl Trees {
             ));
         }
         let ignore = dir.join(".gitignore");
-        if !ignore.exists() {
+        if !ignore.is_present() {
             fs::write(&ignore, "*\n").map_err(|error| TreeError::io("write", &ignore, error))?;
         }
         self.sweep_gone();

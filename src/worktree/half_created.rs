@@ -8,7 +8,6 @@
 //! **Invariant:** this happens only if our record names exactly this directory and is not ready, or
 //! to the worktree of a merge. No branch is removed, and no file that a user may have written.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::look::{Found, stays};
@@ -16,6 +15,7 @@ use super::merge::is_stage;
 use super::trash::Kept;
 use super::{TreeError, Trees, arg, branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::repo::{Entry, git_dir};
 use crate::git::{Git, GitError, Lock};
 
@@ -85,7 +85,7 @@ impl Trees {
     fn clear(&self, path: &Path, kept: Option<&Kept>) -> Result<(), TreeError> {
         let mut others = fs::read_dir(path).into_iter().flatten().flatten();
         let has_files = others.any(|entry| entry.file_name() != ".git");
-        if path.is_dir() && (is_stage(path) || !has_files) {
+        if path.is_present_dir() && (is_stage(path) || !has_files) {
             self.put_away(path)?;
         }
         match kept {

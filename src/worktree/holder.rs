@@ -8,7 +8,6 @@
 //! **Invariant:** the file is replaced only under the repository's lock, by a process that has read
 //! it under the same lock.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +19,8 @@ use super::{TreeError, Trees};
 use crate::base::ids::{Attempt, BeadId, shown};
 use crate::base::process::Process;
 use crate::base::time::{Clock, SystemClock, Time};
-use crate::disk::{self, RealDisk};
+use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec;
 use crate::git::Lock;
 use crate::git::heartbeat::Presence;
@@ -185,7 +185,7 @@ impl Trees {
         let path = self.holder_path(id);
         let bytes = serde_json::to_vec_pretty(&holder).unwrap_or_default();
         fs::create_dir_all(self.home(id))
-            .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
+            .and_then(|()| disk::replace(&*disk::machine(), &path, &bytes))
             .map_err(|error| TreeError::io("write", &path, error))?;
         Ok(Hold { trees: self.clone(), id: id.clone(), holder, from_afar, _presence: presence })
     }
@@ -233,7 +233,7 @@ impl Hold {
     /// no `git` of another process works there.
     pub(crate) fn clear_lock(&self) -> Result<(), TreeError> {
         let path = self.trees.path(&self.id);
-        if self.from_afar || !path.is_dir() || self.trees.linked(&self.id).is_err() {
+        if self.from_afar || !path.is_present_dir() || self.trees.linked(&self.id).is_err() {
             return Ok(());
         }
         // Do not ask git: it does not know a worktree whose creation was interrupted.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::remove::some;
 use super::{DIR, Record, TreeError, Trees, branch, short_branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::repo::{self, Entry, git_dir, top_level};
 use crate::git::{Git, Lock};
 
@@ -85,14 +86,14 @@ const UNDER_WAY: [(&str, &str); 7] = [
 
 /// Returns the git operation that is in progress in a worktree.
 pub(super) fn under_way(git_dir: &Path) -> Option<&'static str> {
-    let there = |name: &str| git_dir.join(name).symlink_metadata().is_ok();
+    let there = |name: &str| fs::symlink_metadata(&git_dir.join(name)).is_ok();
     UNDER_WAY.iter().find(|(name, _)| there(name)).map(|(_, what)| *what)
 }
 
 /// Returns true if a file exists and persists. Even `git status` locks the index for a moment.
 pub(super) fn stays(path: &Path) -> bool {
     let began = Instant::now();
-    while path.exists() {
+    while path.is_present() {
         if began.elapsed() >= MOMENTS {
             return true;
         }
@@ -106,22 +107,22 @@ const MOMENTS: Duration = Duration::from_secs(2);
 /// Returns the administrative directory that a worktree's `.git` file names.
 pub(super) fn named_dir(path: &Path) -> Option<PathBuf> {
     let link = path.join(".git");
-    let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
-    let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
+    let is_file = fs::symlink_metadata(&link).is_ok_and(|kind| kind.is_file());
+    let said = fs::read_to_string(&link).ok().filter(|_| is_file)?;
     Some(path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n')))
 }
 
 /// Returns true if a worktree has a detached HEAD because this branch is being rebased or bisected
 /// there.
 pub(super) fn works_at(entry: &Entry, name: &str) -> bool {
-    if entry.branch.is_some() || !entry.path.is_dir() {
+    if entry.branch.is_some() || !entry.path.is_present_dir() {
         return false;
     }
     // Do not ask git: every worktree is checked for each bead.
     let git_dir = named_dir(&entry.path).unwrap_or_else(|| entry.path.join(".git"));
     let short = name.trim_start_matches("refs/heads/");
     ["rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"].iter().any(|file| {
-        let head = std::fs::read_to_string(git_dir.join(file)).unwrap_or_default();
+        let head = fs::read_to_string(git_dir.join(file)).unwrap_or_default();
         [name, short].contains(&head.trim())
     })
 }
@@ -133,7 +134,7 @@ impl Trees {
         self.is_its_own(&git, id)?;
         let mut found = Found {
             entry: None,
-            is_there: path.symlink_metadata().is_ok(),
+            is_there: fs::symlink_metadata(&path).is_ok(),
             tip: git.commit(&branch)?,
             elsewhere: None,
             inside: Vec::new(),
@@ -168,7 +169,7 @@ impl Trees {
     /// not visible from here, so the branch must not be changed.
     pub(super) fn elsewhere(&self, id: &BeadId, found: &Found) -> Option<TreeError> {
         let path = found.elsewhere.as_ref()?;
-        let cure = match (path.is_dir(), found.other_workspace(id)) {
+        let cure = match (path.is_present_dir(), found.other_workspace(id)) {
             (false, _) => {
                 "that directory is not there: `git worktree prune` forgets it, once you know that \
                  it is not of another machine"
@@ -205,7 +206,7 @@ impl Trees {
         git_dir: &Path,
         name: &str,
     ) -> Result<Option<String>, TreeError> {
-        match self.repo.common.join("reftable").is_dir() {
+        match self.repo.common.join("reftable").is_present_dir() {
             true => Ok(self.git().env("GIT_DIR", git_dir).commit(name)?),
             false => Ok(None),
         }
@@ -224,13 +225,13 @@ impl Trees {
     /// execute.
     pub(crate) fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
         let path = self.path(id);
-        if !path.is_dir() {
+        if !path.is_present_dir() {
             return Err(self.lost_directory(id));
         }
         let (common, shown) = (&self.repo.common, path.display());
         let is_ours = || -> Option<bool> {
             let dir = named_dir(&path)?.canonicalize().ok()?;
-            let shared = std::fs::read_to_string(dir.join("commondir")).ok()?;
+            let shared = fs::read_to_string(dir.join("commondir")).ok()?;
             let shared = dir.join(shared.trim_end_matches('\n')).canonicalize().ok()?;
             Some(dir.parent()? == common.join("worktrees") && &shared == common)
         };
@@ -475,7 +476,7 @@ impl Trees {
             let Some(tab) = link.iter().position(|byte| *byte == b'\t') else { continue };
             let name = &link[tab + 1..];
             let inside = git.dir().join(OsStr::from_bytes(name)).join(".git");
-            if inside.symlink_metadata().is_ok() {
+            if fs::symlink_metadata(&inside).is_ok() {
                 found.push(name.to_vec());
             }
         }

@@ -9,7 +9,7 @@
 //! all. The merged content is the reviewed content. No worktree of a merge remains in any case: the
 //! next merge removes the leftovers of a killed one.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use super::remove::some;
 use super::save::tree_of;
 use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, GitError, Lock, failed, lock};
@@ -285,7 +286,7 @@ impl Trees {
                 }
                 continue;
             }
-            if !entry.path.is_dir() {
+            if !entry.path.is_present_dir() {
                 return blocked("that directory is gone; `git worktree prune` forgets it".into());
             }
             if matches!(landing, Landing::Copy(_)) {

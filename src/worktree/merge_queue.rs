@@ -5,12 +5,12 @@
 //! numbers increase, and a later number is never smaller. The smallest number whose owner is alive
 //! has its turn. Any process may remove the numbers of dead ones.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{TreeError, Trees};
+use crate::disk::fs;
 use crate::exec::Stop;
 use crate::git::heartbeat::{self, Presence, Watch};
 use crate::git::lock::{LockError, owners};

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::base::ids::BeadId;
+use crate::disk::fs;
 use crate::exec::Stop;
 use crate::git::{Git, Repo, lock};
 
@@ -118,7 +119,7 @@ impl Trees {
     /// processes there. Waits for a `git` that a killed process left running.
     fn alone_in(&self, id: &BeadId) -> Result<Git, TreeError> {
         let home = self.home(id);
-        std::fs::create_dir_all(&home).map_err(|error| TreeError::io("make", &home, error))?;
+        fs::create_dir_all(&home).map_err(|error| TreeError::io("make", &home, error))?;
         let alone = lock::take_kernel(&home.join("lock.kernel"), lock::WAIT)?;
         Ok(Git::at(&self.path(id)).holding(alone))
     }

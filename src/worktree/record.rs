@@ -1,6 +1,5 @@
 //! The persistent record of a worktree: the base that it was created from.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -9,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{TreeError, Trees};
 use crate::base::ids::BeadId;
 use crate::base::time::{Clock, SystemClock, Time};
-use crate::disk::{self, RealDisk};
+use crate::disk;
+use crate::disk::fs;
 
 /// A worktree's record. It outlives the worktree's directory and is removed with its branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl Trees {
         let home = self.home(&record.id);
         let bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
         fs::create_dir_all(&home)
-            .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
+            .and_then(|()| disk::replace(&*disk::machine(), &path, &bytes))
             .map_err(|error| TreeError::io("write", &path, error))
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Hold, Record, TreeError, Trees, Wants, branch, short_branch};
 use crate::base::ids::{BeadId, shown};
+use crate::disk::fs::OnVolume as _;
 use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError};
 
@@ -131,7 +132,7 @@ impl Trees {
             }
         }
         let path = self.path(id);
-        if newest == tip || (path.exists() && !self.dirty(&Git::at(&path))?.is_empty()) {
+        if newest == tip || (path.is_present() && !self.dirty(&Git::at(&path))?.is_empty()) {
             return Ok(None);
         }
         self.forward(id, &tip, &newest)?;

@@ -12,6 +12,7 @@ use super::look::Found;
 use super::save::Scope;
 use super::{Hold, TreeError, Trees, Wants, branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs;
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 
@@ -312,6 +313,6 @@ impl Trees {
 
 /// Returns submodules whose commits are stored only with this worktree and would be lost with it.
 fn submodules(git_dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(git_dir.join("modules")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(git_dir.join("modules")).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

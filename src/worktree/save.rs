@@ -6,12 +6,12 @@
 //! lost otherwise: the staged state, the branch's tip if something else was checked out, and
 //! commits that were taken off the branch.
 
-use std::fs;
 use std::path::Path;
 
 use super::{Record, SAVED, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::base::ids::BeadId;
 use crate::base::time::{Clock, SystemClock};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::heartbeat::new_word;
 use crate::git::{Git, Lock};
 
@@ -49,7 +49,7 @@ impl Trees {
     ) -> Result<(String, Vec<String>), TreeError> {
         let copy = Copy::of_index(git_dir)?;
         let git = inside.clone().env("GIT_INDEX_FILE", copy.0.as_os_str());
-        if !copy.0.exists() {
+        if !copy.0.is_present() {
             git.run(&["read-tree", "HEAD"])?;
         }
         self.reveal(&git)?;
@@ -61,7 +61,7 @@ impl Trees {
     /// conflict.
     fn staged_tree(&self, inside: &Git, git_dir: &Path) -> Result<Option<String>, TreeError> {
         let copy = Copy::of_index(git_dir)?;
-        if !copy.0.exists() {
+        if !copy.0.is_present() {
             return Ok(None);
         }
         let git = inside.clone().env("GIT_INDEX_FILE", copy.0.as_os_str());
@@ -283,7 +283,7 @@ impl Copy {
     pub(super) fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
         let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
         let index = git_dir.join("index");
-        if index.exists() {
+        if index.is_present() {
             let copied = fs::metadata(&index).and_then(|kind| {
                 let written = kind.modified()?;
                 fs::copy(&index, &copy.0)?;

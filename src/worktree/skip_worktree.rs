@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::save::Copy;
 use super::{TreeError, Trees};
+use crate::disk::fs;
 use crate::git::Git;
 use crate::git::repo::git_dir;
 
@@ -50,7 +51,7 @@ impl Hidden {
                 add(&mut hidden.assumed, name);
             }
             if tag.eq_ignore_ascii_case(&b'S') {
-                let there = git.dir().join(OsStr::from_bytes(name)).symlink_metadata().is_ok();
+                let there = fs::symlink_metadata(git.dir().join(OsStr::from_bytes(name))).is_ok();
                 if there || !*is_sparse.get_or_insert(sparse(git)?) {
                     add(&mut hidden.skipped, name);
                 }

@@ -6,12 +6,12 @@
 //! from the branch, or removed. A directory that was renamed but not deleted is deleted by the next
 //! process that creates or removes a worktree.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use super::{TreeError, Trees};
-use crate::disk::{self, Disk, RealDisk};
+use crate::disk::fs::{self, OnVolume as _};
+use crate::disk::machine;
 use crate::git::Lock;
 use crate::git::heartbeat::new_word;
 
@@ -37,7 +37,7 @@ impl Trees {
     /// Returns git's administrative directories of all worktrees.
     pub(super) fn kept(&self) -> Vec<Kept> {
         let entries = fs::read_dir(self.repo.common.join("worktrees")).into_iter().flatten();
-        let dirs = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+        let dirs = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_present_dir());
         dirs.map(|dir| Kept { path: path_in(&dir), dir }).collect()
     }
 
@@ -101,15 +101,15 @@ fn path_in(dir: &Path) -> Option<PathBuf> {
 /// Renames a directory to a name in `to`, on the same file system, and deletes it there.
 fn move_out(path: &Path, to: &Path) -> Result<(), TreeError> {
     let gone = to.join(format!("{GONE}{}", new_word()));
-    match disk::rename(path, &gone) {
+    match machine().rename(path, &gone) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) if gone.symlink_metadata().is_err() => {
+        Err(error) if fs::symlink_metadata(&gone).is_err() => {
             return Err(TreeError::io("remove", path, error));
         }
         _ => {}
     }
     // No file may be missing while the directory has its old name, even after a power failure.
-    let synced = RealDisk::default().sync_dir(path.parent().unwrap_or(path));
+    let synced = machine().sync_dir(path.parent().unwrap_or(path));
     synced.map_err(|error| TreeError::io("sync", path, error))?;
     delete(&gone);
     Ok(())
@@ -117,7 +117,7 @@ fn move_out(path: &Path, to: &Path) -> Result<(), TreeError> {
 
 /// Deletes a renamed directory. A failure is only logged, because the leftover does no harm.
 fn delete(gone: &Path) {
-    let deleted = match gone.symlink_metadata() {
+    let deleted = match fs::symlink_metadata(gone) {
         Ok(kind) if kind.is_dir() => fs::remove_dir_all(gone),
         _ => fs::remove_file(gone),
     };

@@ -3,13 +3,13 @@
 //! be lost with the worktree, so they are saved under a ref first.
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use super::look::Found;
 use super::save::{commit_tree, tree_of};
 use super::trash::Kept;
 use super::{TreeError, Trees, branch};
 use crate::base::ids::BeadId;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::repo::Entry;
 
 /// Files in which git records the state of a merge, rebase or the like in a worktree, or commits
@@ -69,7 +69,7 @@ impl Trees {
         let Some(Kept { dir, .. }) = self.kept_for(&entry.path) else { return Ok((logs, known)) };
         // A worktree whose HEAD never moved has no reflog.
         if let Some(name) = dir.file_name().and_then(|name| name.to_str())
-            && dir.join("logs/HEAD").exists()
+            && dir.join("logs/HEAD").is_present()
         {
             logs.push(format!("worktrees/{name}/HEAD"));
         }

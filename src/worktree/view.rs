@@ -1,7 +1,6 @@
 //! A read-only view of the worktrees of a workspace.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::PathBuf;
 
 use super::look::Found;
@@ -9,6 +8,7 @@ use super::remove::some;
 use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, lives, short_branch};
 use crate::base::ids::BeadId;
 use crate::base::time::Time;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, Lock};
 
@@ -117,7 +117,7 @@ impl Trees {
             branches.lines().filter_map(|name| name.strip_prefix(BRANCHES).map(str::to_owned)),
         );
         let lying = fs::read_dir(&dir).into_iter().flatten().flatten();
-        let lying = lying.filter(|entry| entry.path().is_dir());
+        let lying = lying.filter(|entry| entry.path().is_present_dir());
         names.extend(lying.map(|entry| entry.file_name().to_string_lossy().into_owned()));
         Ok(names.iter().filter_map(|name| BeadId::parse(name).ok()).collect())
     }
@@ -168,7 +168,7 @@ impl Trees {
             base_branch: None,
             base_commit: None,
             head: None,
-            is_there: self.path(id).is_dir(),
+            is_there: self.path(id).is_present_dir(),
             branch_alone: false,
             ahead: None,
             behind: None,

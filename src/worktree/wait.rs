@@ -6,7 +6,6 @@
 //! **Invariant:** the processes that a dead holder left running in a worktree have ended before the
 //! next holder enters, as far as this is visible: on the machine on which the holder died.
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use super::merge_queue::Turn;
 use super::{Hold, Holder, TreeError, Trees, Wants};
 use crate::base::ids::{Attempt, BeadId};
 use crate::base::process::Process;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::Stop;
 use crate::git::heartbeat::Watch;
 use crate::git::lock::owners;
@@ -170,7 +170,7 @@ impl Sight {
         let owners = owners(&trees.repo.home());
         if holder.process.is_beside(&Process::this()) {
             // A holder that failed to release the worktree has removed its heartbeat file.
-            return holder.process.lives_here() && owners.join(&holder.word).exists();
+            return holder.process.lives_here() && owners.join(&holder.word).is_present();
         }
         let known = self.of_holder.take().filter(|(word, _)| *word == holder.word);
         let fresh = || (holder.word.clone(), Watch::with_lease(holder.lease_ms));

@@ -5,7 +5,6 @@
 //! worktree's git directory, but not to hooks or settings, which other processes would execute.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use crate::attempt::exec_env::Site;
 use crate::attempt::prepare::refs::ARTIFACTS;
 use crate::attempt::work::Work;
 use crate::base::process::new_incarnation;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, Confinement, Reach};
 use crate::workflow::sandbox::{Level, Sandbox};
 
@@ -141,12 +141,12 @@ impl Land<'_> {
         writes: &[String],
     ) -> Result<Vec<PathBuf>, String> {
         let mut found: Vec<PathBuf> = self.tmp.iter().map(|tmp| tmp.to_path_buf()).collect();
-        found.extend(DEVICES.map(PathBuf::from).into_iter().filter(|path| path.exists()));
+        found.extend(DEVICES.map(PathBuf::from).into_iter().filter(|path| path.is_present()));
         if level == Level::Workspace {
             found.extend(self.places().map_err(|error| format!("no place for it: {error}"))?);
         }
         let own = writes.iter().map(|path| self.at_home(path));
-        found.extend(own.filter(|path| path.exists()));
+        found.extend(own.filter(|path| path.is_present()));
         found.extend(self.given(given)?);
         Ok(found)
     }
@@ -158,7 +158,7 @@ impl Land<'_> {
         let mut found = vec![artifacts];
         let agent = self.work.agent.as_ref();
         let of_agent = agent.map(|agent| self.site.cwd().join("artifacts").join(agent));
-        found.extend(of_agent.filter(|path| path.is_dir()));
+        found.extend(of_agent.filter(|path| path.is_present_dir()));
         let Some(tree) = self.tree else {
             found.push(self.site.cwd().to_owned());
             return Ok(found);
@@ -191,7 +191,7 @@ impl Land<'_> {
         if let Some(tree) = self.tree {
             found.extend([tree.tree.path.clone(), tree.common().to_owned()]);
         }
-        found.retain(|path| path.exists());
+        found.retain(|path| path.is_present());
         found.extend(self.given(given)?);
         Ok(found)
     }
@@ -201,7 +201,7 @@ impl Land<'_> {
     fn given(&self, paths: &[String]) -> Result<Vec<PathBuf>, String> {
         let found = paths.iter().map(|path| self.at_home(path));
         let found: Vec<PathBuf> = found.collect();
-        match found.iter().find(|path| !path.exists()) {
+        match found.iter().find(|path| !path.is_present()) {
             Some(lost) => Err(format!(
                 "the sandbox names `{}`, which is not there: make it, or take it out of the \
                  settings",

@@ -7,7 +7,6 @@
 //! **Invariant:** a set of packages gets its final name only when it is complete, so that neither a
 //! crash nor a concurrent installation leaves a script with an incomplete set.
 
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use crate::base::digest::Parts;
 use crate::base::process::new_incarnation;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, Capture, How, Mode, Order, Sweep};
 use crate::store::lock::{self, LockError};
 
@@ -42,7 +42,7 @@ pub(super) fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
     // Of several processes that need the same set, one installs it and the others wait.
     let lock = child.site.cwd().join(LOCKS).join(name(deps));
     let _turn = loop {
-        if set.exists() {
+        if set.is_present() {
             return Ok(set);
         }
         match lock::take_made(&lock) {
@@ -52,7 +52,7 @@ pub(super) fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
             Err(LockError::Io(error)) => return Err(unwritten(error)),
         }
     };
-    if set.exists() {
+    if set.is_present() {
         return Ok(set);
     }
     let partial = cache.join(format!("{PARTIAL}{}", new_incarnation()));
@@ -61,7 +61,7 @@ pub(super) fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
         run(child, argv.collect(), &partial)?;
         finish(&partial, &set).map_err(unwritten)
     });
-    if installed.is_err() || partial.exists() {
+    if installed.is_err() || partial.is_present() {
         let _ = fs::remove_dir_all(&partial);
     }
     installed.map(|()| set)
@@ -89,7 +89,7 @@ fn begin(child: &Child, cache: &Path, partial: &Path) -> io::Result<()> {
     fs::create_dir_all(partial)?;
     forget_old(cache);
     for settings in SETTINGS.map(|name| child.site.cwd().join(name)) {
-        if settings.is_file() {
+        if settings.is_present_file() {
             std::os::unix::fs::symlink(&settings, partial.join(settings.file_name().unwrap()))?;
         }
     }
@@ -112,10 +112,10 @@ fn forget_old(cache: &Path) {
 
 /// Syncs a set and gives it its final name.
 fn finish(partial: &Path, set: &Path) -> io::Result<()> {
-    nix::unistd::syncfs(File::open(partial)?)?;
+    nix::unistd::syncfs(fs::open(partial)?)?;
     match disk::rename(partial, set) {
         // Another process was faster and installed the same set.
-        Err(_) if set.exists() => Ok(()),
+        Err(_) if set.is_present() => Ok(()),
         renamed => renamed,
     }
 }

@@ -50,7 +50,7 @@ use crate::base::ansi;
 use crate::base::digest::sha256;
 use crate::base::ids::{Attempt, StepPath};
 use crate::base::time::{Clock, SystemClock};
-use crate::disk;
+use crate::disk::{self, fs};
 use crate::engine::record::{Metrics, Whole};
 use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, StartError, Stop, WholeText};
@@ -187,6 +187,9 @@ pub(crate) fn run_on(
         work.to_mut().timeout_ms = Some(limit.saturating_sub(waited).max(1));
     }
     let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
+    // Another machine may have created the directory. The child process enters it by name, and
+    // trusts the kernel's cache, which this refreshes.
+    let _ = fs::metadata(cwd);
     let step = work.step.clone();
     let confined = match confine::confine(site, &work, entered.as_ref()) {
         Ok(confined) => confined,

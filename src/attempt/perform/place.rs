@@ -2,7 +2,6 @@
 //! may differ on the machine that executes the work.
 
 use std::borrow::Cow;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use crate::attempt::prepare::refs::ARTIFACTS;
 use crate::attempt::work::{Input, ScriptWork, Source, Work};
 use crate::base::digest::sha256;
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 
 /// Directory in the run's directory for prepared texts that are too long for an argument.
 pub(super) const VALUES: &str = "values";
@@ -103,7 +103,7 @@ fn script(root: &Path, file: &Path, mark: &str) -> io::Result<PathBuf> {
 
 /// Writes a text to a file that is named by its content: a concurrent writer writes the same.
 pub(super) fn leave(path: &Path, text: &str) -> io::Result<()> {
-    if path.exists() {
+    if path.is_present() {
         return Ok(());
     }
     fs::create_dir_all(path.parent().unwrap_or(path))?;

@@ -2,7 +2,6 @@
 //! parses an answer with a format into its value.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use crate::agent::contract;
 use crate::agent::faults::FaultClass;
 use crate::agent::{answer, echo, loop_signal};
 use crate::attempt::work::{AnswerRules, ContractRule};
+use crate::disk::fs;
 use crate::exec::WholeText;
 use crate::workflow::plan::Until;
 
@@ -149,7 +149,7 @@ pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
         return Ok((String::from_utf8_lossy(&fs::read(&file.path)?).into_owned(), true));
     }
     let mut end = Vec::new();
-    let mut from = File::open(&file.path)?;
+    let mut from = fs::open(&file.path)?;
     from.seek(SeekFrom::End(-(READ_BYTES as i64)))?;
     from.read_to_end(&mut end)?;
     Ok((String::from_utf8_lossy(&end).into_owned(), false))
@@ -157,7 +157,7 @@ pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
 
 /// Reads the end of an answer from its log.
 pub(crate) fn end_of(log: &Path) -> io::Result<String> {
-    let mut file = File::open(log)?;
+    let mut file = fs::open(log)?;
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(END_BYTES)))?;
     let mut bytes = Vec::new();

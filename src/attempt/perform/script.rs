@@ -14,6 +14,7 @@ use crate::agent::faults::FaultClass;
 use crate::attempt::source_files::{Since, runtime_of};
 use crate::attempt::work::{ScriptWork, Source};
 use crate::base::digest::Parts;
+use crate::disk::fs;
 use crate::engine::Record;
 use crate::exec;
 use crate::workflow::plan::Runtime;
@@ -196,7 +197,7 @@ fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> i
                 among = beside.as_deref();
             }
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (std::fs::read_to_string(path)?, name)
+            (fs::read_to_string(path)?, name)
         }
     };
     let mut digest = Parts::default();
@@ -205,12 +206,12 @@ fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> i
         digest.add(&path.unwrap_or(Path::new("")).to_string_lossy());
     }
     let dir = root.join(VALUES).join(&digest.hex()[..32]);
-    std::fs::create_dir_all(&dir)?;
+    fs::create_dir_all(&dir)?;
     if let Some(packages) = packages {
         // The runtime searches for packages next to the script.
         link(&packages.join("node_modules"), &dir)?;
     }
-    for entry in among.map(std::fs::read_dir).into_iter().flatten().flatten().flatten() {
+    for entry in among.map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         if entry.file_name().to_string_lossy() != name {
             link(&entry.path(), &dir)?;
         }

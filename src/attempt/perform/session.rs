@@ -7,7 +7,7 @@
 //! two, and then lose the messages of one.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::agent::{Kind, Outcome, Usage};
 use crate::attempt::exec_env::Site;
 use crate::base::digest::{Parts, uuid};
 use crate::base::host;
+use crate::disk::fs;
 use crate::disk::{self, locks::try_lock};
 use crate::exec::Stop;
 

@@ -3,7 +3,6 @@
 //! opencode/…` or logs in.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
@@ -11,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::agent::Kind;
 use crate::attempt::exec_env::Site;
 use crate::attempt::work::Work;
+use crate::disk::fs;
 
 /// Variable with settings that opencode merges over those of its files.
 const CONTENT: &str = "OPENCODE_CONFIG_CONTENT";
@@ -127,8 +127,8 @@ impl Here<'_> {
 }
 
 fn read(file: &Path) -> Option<String> {
-    let about = fs::metadata(file).ok()?;
-    let small = about.is_file() && about.len() <= SETTINGS_BYTES;
+    let data = fs::metadata(file).ok()?;
+    let small = data.is_file() && data.len() <= SETTINGS_BYTES;
     small.then(|| fs::read_to_string(file).ok())?
 }
 

@@ -23,6 +23,7 @@ use super::prompt::inject::{self, CAP, Found};
 use super::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::base::ids::{Attempt, StepPath};
 use crate::base::time::{Clock, SystemClock, Time};
+use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::limits;
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
@@ -85,7 +86,7 @@ impl Refusal {
         let origin = store::origin(&site.root());
         let copy = origin.as_ref().map_or(DEFINITION, |origin| origin.definition());
         // Use the run's own copy. If the fault is not found there, report the start of the text.
-        let text = std::fs::read_to_string(site.root().join(copy)).unwrap_or_default();
+        let text = fs::read_to_string(site.root().join(copy)).unwrap_or_default();
         let problem = located(without_bom(&text), vec![Problem::from(&*fault)]).remove(0);
         let Some(Place { line, column, .. }) = problem.place else { return self };
         let told = match fault.within == Some((line, column)) {
@@ -423,7 +424,7 @@ impl Preparing<'_> {
     fn keep_prompt(&self, prompt: &[u8]) -> Result<(), Refusal> {
         if self.site.debug {
             let path = self.site.log(&self.path, "prompt.txt");
-            let written = std::fs::write(&path, self.site.mask.bytes(prompt));
+            let written = fs::write(&path, self.site.mask.bytes(prompt));
             written.map_err(|error| Refusal::new(format!("cannot write the prompt: {error}")))?;
         }
         Ok(())
@@ -445,7 +446,7 @@ impl Preparing<'_> {
         let Some(how) = &self.step.depends.inject else { return Ok((prompt, None)) };
         if how.mode == InjectMode::Content {
             for file in &mut files {
-                if self.site.cwd().join(&file.path).is_dir() {
+                if self.site.cwd().join(&file.path).is_present_dir() {
                     continue;
                 }
                 let (head, size) = self.site.workspace.read_head(&file.path, CAP)?;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::Refusal;
 use crate::attempt::exec_env::Site;
 use crate::base::ids::Attempt;
+use crate::disk::fs;
 use crate::engine::run::{Address, Body, Slot, StepState, block_of};
 use crate::engine::{Record, Run, RunScope, StepStatus};
 use crate::template::spell::with_face;
@@ -256,7 +257,7 @@ pub(super) fn whole(site: &Site, record: &Record) -> Result<String, Refusal> {
         return Ok(record.output.clone().unwrap_or_default());
     };
     let path = site.root().join(&whole.path);
-    let bytes = std::fs::read(&path).map_err(|error| {
+    let bytes = fs::read(&path).map_err(|error| {
         Refusal::new(format!("cannot read the output in `{}`: {error}", path.display()))
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use super::prompt::spell::{self, Found, Read, SPELLS, SYSTEM_PROMPT, SystemPrompt};
 use crate::disk;
+use crate::disk::fs;
 use crate::template::spell::{Fault, MAX_INCLUDES, Spell, includes_itself, too_deep};
 use crate::workflow::named::{Mention, Mentioned};
 use crate::workflow::{Place, Problem};
@@ -262,7 +263,7 @@ pub(crate) fn keep(
 
 /// Reads a file as it was when the run started.
 pub(crate) fn read_kept(root: &Path, path: &str) -> Result<Option<String>, String> {
-    match std::fs::read_to_string(root.join(KEPT).join(path)) {
+    match fs::read_to_string(root.join(KEPT).join(path)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.to_string()),

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use super::shapes;
+use crate::disk::fs::OnVolume as _;
 use crate::exec::Mask;
 
 /// Guessed secrets shorter than this would hide ordinary words.
@@ -143,7 +144,7 @@ impl Hide {
 /// Whether a value that was not declared may be a secret: no word of a setting, and no number.
 fn is_guess(value: &str) -> bool {
     let trivial = value.chars().all(|c| c.is_ascii_digit() || ".:-+ ".contains(c));
-    let is_path = value.starts_with('/') && std::path::Path::new(value).exists();
+    let is_path = value.starts_with('/') && std::path::Path::new(value).is_present();
     let words = ["enabled", "disabled", "required", "default", "optional", "offline"];
     let is_word = words.contains(&value) || shapes::is_scheme(value.as_bytes());
     value.len() >= GUESS_MIN && !trivial && !is_path && !is_word

@@ -7,7 +7,7 @@ mod hide;
 pub(crate) mod shapes;
 mod tar;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use serde::Serialize;
 
 pub(crate) use hide::{Hidden, Hide};
 use tar::Tar;
+
+use crate::disk::fs;
 
 /// How much of one file is kept, and of all.
 const FILE_BYTES: usize = 1 << 20;

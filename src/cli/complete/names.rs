@@ -8,6 +8,7 @@ use crate::attempt::prompt::spell;
 use crate::base::ids::shown;
 use crate::cli::common::{self, Surroundings};
 use crate::cli::{Common, help, request, show, worktree};
+use crate::disk::fs;
 use crate::queue::Queue;
 use crate::run::grimoires;
 use crate::view::{Board, Gate, StepView, one_line};
@@ -206,7 +207,7 @@ impl Names {
     fn stems(&self, places: &[&str], endings: &[&str]) -> Words {
         let entries = places.iter().flat_map(|place| {
             let dir = self.around.workspace.join(place);
-            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(move |entry| (entry.path(), (*place).to_owned()))
         });
         let named = entries.filter_map(|(path, place)| {

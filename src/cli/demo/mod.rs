@@ -17,6 +17,7 @@ use super::top::{self, Left};
 use super::{Common, Failure, fleet, report, show, signals, submit};
 use crate::base::ids::RunId;
 use crate::base::program_name;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::Bell;
 use crate::engine::{Policy, RunStatus};
 use crate::top::{Screen, State};
@@ -172,16 +173,16 @@ fn tell(
 }
 
 fn lay_out(dir: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    if std::fs::read_dir(dir)?.next().is_some() {
+    fs::create_dir_all(dir)?;
+    if fs::read_dir(dir)?.next().is_some() {
         return Err(std::io::Error::new(ErrorKind::DirectoryNotEmpty, "it is not empty"));
     }
     for (name, text) in FILES.iter().chain([&SCHEMA]) {
         let path = dir.join(name);
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
+            fs::create_dir_all(parent)?;
         }
-        std::fs::write(path, text)?;
+        fs::write(path, text)?;
     }
     Ok(())
 }
@@ -192,7 +193,7 @@ fn name_of_this(around: &Surroundings) -> String {
     let Ok(this) = std::env::current_exe() else { return NAME.to_owned() };
     let path = around.environment.get("PATH").cloned().unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|dir| dir.join(NAME));
-    let first = found.find(|file| file.is_file()).and_then(|file| file.canonicalize().ok());
+    let first = found.find(|file| file.is_present_file()).and_then(|file| file.canonicalize().ok());
     match first == this.canonicalize().ok() {
         true => NAME.to_owned(),
         false => program_name::word(&this),

@@ -1,7 +1,6 @@
 //! Tests untried versions of provider programs. If a server on this machine stands in for the
 //! provider's service, a worker tests each such version once, before it claims tasks.
 
-use std::fs;
 use std::path::PathBuf;
 
 use super::Shop;
@@ -11,6 +10,7 @@ use crate::attempt::parking::told_in_short;
 use crate::attempt::provider_check::{self, Known, Program};
 use crate::base::process::Process;
 use crate::disk;
+use crate::disk::fs;
 use crate::exec::Stop;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::DONE;
 use crate::disk;
+use crate::disk::fs;
 use crate::queue::name::ENDING;
 use crate::queue::{Layout, TaskId, TaskName};
 
@@ -22,7 +23,7 @@ pub(crate) fn is_dropped(name: &OsStr) -> bool {
 
 /// Returns the files in an inbox that no worker will take, each with the reason.
 pub(crate) fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
-    let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
+    let entries = fs::read_dir(inbox).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let mut found: Vec<(String, &'static str)> = files
         .filter_map(|entry| Some((shown(&entry.file_name()), reason(&entry.file_name())?)))
@@ -49,7 +50,7 @@ fn reason(name: &OsStr) -> Option<&'static str> {
 
 /// Returns the names in a directory, unmodified. A missing directory has none.
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<OsString>> {
-    match disk::confirmed(&[dir], || std::fs::read_dir(dir)) {
+    match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use crate::disk;
+use crate::disk::fs;
 
 /// `fcntl` command that selects the signal for a broken lease; `libc` does not define it.
 const F_SETSIG: libc::c_int = 10;
@@ -58,7 +59,7 @@ pub(super) fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
             Ok(Some((look, readable.then_some(file))))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => match path.symlink_metadata() {
+        Err(error) => match fs::symlink_metadata(path) {
             Ok(known) => {
                 let look = of(&known);
                 let locked = look.kind == Kind::File;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::files::{list, move_unique, read_name};
 use super::{DONE, Intake, Taken};
+use crate::disk::fs;
 
 impl Intake {
     /// Takes over the files that a dead process had moved aside; the next scan continues with them.
@@ -29,9 +30,9 @@ impl Intake {
                 }
             }
             // Fails if another process still uses the directory.
-            let _ = std::fs::remove_dir(theirs.join(agent));
+            let _ = fs::remove_dir(theirs.join(agent));
         }
-        let _ = std::fs::remove_dir(&theirs);
+        let _ = fs::remove_dir(&theirs);
         Ok(self.taken.len() - before)
     }
 

@@ -1,7 +1,6 @@
 //! Checks the directories of the queue: every task lies in one place, complete, with its status.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use serde_json::{Map, Value};
 use super::{Calm, Finding, Kind};
 use crate::attempt::parking;
 use crate::disk;
+use crate::disk::fs::{self, OnVolume as _};
 use crate::fleet::member::{Process, Registration};
 use crate::free_task::intake::moved_aside;
 use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, UNREADABLE, fault_of, seal};
@@ -215,7 +215,7 @@ impl Looker<'_> {
                     let (task, batch) = (claim.task.clone(), batch.clone());
                     let state = State::Ended { end, batch, name: claim, by };
                     self.take_in(path, task, state, "")?;
-                } else if path.is_dir() {
+                } else if path.is_present_dir() {
                     // A user may have dropped a directory, which then has the name of a task.
                     continue;
                 } else if let Some(stem) = file.strip_suffix(STATUS) {
@@ -350,13 +350,13 @@ impl Looker<'_> {
     fn look_at_leftovers(&mut self) -> io::Result<()> {
         for path in files(&self.layout.tmp())? {
             let owner = name(&path).split('.').next().unwrap_or_default().to_owned();
-            if !self.tree.living.contains(&owner) && path.exists() {
+            if !self.tree.living.contains(&owner) && path.is_present() {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftTmp, shown, "whoever made it is no member of the fleet");
             }
         }
         for path in files(&self.layout.beats())? {
-            if !self.tree.living.contains(&name(&path)) && path.exists() {
+            if !self.tree.living.contains(&name(&path)) && path.is_present() {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftMark, shown, "it is the beat of no living member");
             }
@@ -364,7 +364,7 @@ impl Looker<'_> {
         for path in files(&self.layout.cancel())? {
             let asked = name(&path);
             let task = self.tree.find(&asked).or_else(|| self.tree.task_of_run(&asked));
-            if task.is_none_or(Lying::has_ended) && path.exists() {
+            if task.is_none_or(Lying::has_ended) && path.is_present() {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftMark, shown, "it asks for what is over to be cancelled");
             }
@@ -447,7 +447,7 @@ fn name(path: &Path) -> String {
 
 /// Returns the entries of a directory that pass a filter; none if the directory does not exist.
 fn entries(dir: &Path, pick: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
-    let entries = match disk::confirmed(&[dir], || fs::read_dir(dir)) {
+    let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
