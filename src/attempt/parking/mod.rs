@@ -45,7 +45,7 @@ const PACE: Duration = Duration::from_millis(250);
 const TRIAL: Duration = Duration::from_secs(120);
 /// Maximum size of a note that is read.
 const NOTE_BYTES: u64 = 64 << 10;
-/// Attempt at which a task that keeps meeting faults of possibly its own making counts as failed.
+/// Number of back-offs after which a task counts as their cause, and fails.
 const TRIES: u32 = 6;
 
 /// One process's knowledge of parked accounts.
@@ -472,15 +472,21 @@ impl Pass {
 
     /// Returns true if a task with this verdict goes back to its inbox: it is not to blame, or it
     /// has not yet met a fault of possibly its own making too often.
-    pub(crate) fn returns(&self, verdict: &Verdict, task: &str, attempt: u32) -> bool {
+    pub(crate) fn returns(&self, verdict: &Verdict, task: &str) -> bool {
         // Without a note for all processes, the task would be claimed again at once.
         self.parked().is_some()
             && match verdict {
                 Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. } => true,
-                Verdict::BackOff { crowded, .. } => *crowded || attempt < TRIES,
+                Verdict::BackOff { crowded, .. } => *crowded || self.back_offs(task) < TRIES,
                 Verdict::Machine { fault, .. } => !(fault.may_be_of_task() && self.blames(task)),
                 _ => false,
             }
+    }
+
+    /// Counts a back-off of a task. The attempts of the task would not do: they include those that
+    /// a machine fault or a limit ended.
+    fn back_offs(&self, task: &str) -> u32 {
+        self.parking.as_ref().map_or(TRIES, |parking| parking.streaks().backs_off(task))
     }
 
     fn blames(&self, task: &str) -> bool {

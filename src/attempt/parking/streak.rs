@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 /// Number of tasks in a row with the same failure after which the provider is suspended.
 const IN_A_ROW: usize = 3;
-/// Maximum number of remembered tasks that met a machine fault.
+/// Maximum number of remembered tasks that met a machine fault, or backed off.
 const KNOWN: usize = 10_000;
 /// Maximum number of characters of a reason to compare.
 const REASON: usize = 300;
@@ -16,6 +16,8 @@ pub(super) struct Streaks {
     providers: HashMap<String, Streak>,
     /// Number of answers of the provider when a task last met a machine fault, by task.
     met: HashMap<String, u64>,
+    /// Number of back-offs, by task.
+    back_offs: HashMap<String, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +47,16 @@ impl Streaks {
             streak.tasks.push(task.to_owned());
         }
         streak.tasks.len() == IN_A_ROW
+    }
+
+    /// Counts a back-off of a task, and returns the sum.
+    pub(super) fn backs_off(&mut self, task: &str) -> u32 {
+        if self.back_offs.len() >= KNOWN {
+            self.back_offs.clear();
+        }
+        let count = self.back_offs.entry(task.to_owned()).or_default();
+        *count += 1;
+        *count
     }
 
     /// Records that a task met a machine fault. Returns true if the task is to blame: it met a

@@ -41,8 +41,8 @@ fn answered() -> Outcome {
     outcome(Verdict::Answered, None)
 }
 
-fn returns(pass: &Pass, outcome: &Outcome, attempt: u32) -> bool {
-    pass.returns(&outcome.verdict, "task", attempt)
+fn returns(pass: &Pass, outcome: &Outcome) -> bool {
+    pass.returns(&outcome.verdict, "task")
 }
 
 #[track_caller]
@@ -84,7 +84,7 @@ fn what_one_process_meets_all_others_heed() {
     assert!(!is_parked(&b));
     pass.heard(&limit(3_600_000));
     assert!(is_parked(&a) && is_parked(&b));
-    assert!(returns(&pass, &limit(1), 99));
+    assert!(returns(&pass, &limit(1)));
     let Entry::Open(other) = b.enter(&target("codex")) else { panic!("others go on") };
     other.heard(&answered());
     assert!(is_parked(&b), "another account says nothing of this one");
@@ -170,7 +170,7 @@ fn a_person_lifts_what_needs_one_or_starts_something_by_hand() {
     let worker = parking(dir.path());
     let pass = open(&worker);
     pass.heard(&person());
-    assert!(returns(&pass, &person(), 1) && is_parked(&worker));
+    assert!(returns(&pass, &person()) && is_parked(&worker));
     let sentence = told(&look(dir.path()).unwrap()[0]);
     assert!(sentence.contains("Not logged in; then `orchestrate provider resume claude`"));
     assert!(is_parked(&parking(dir.path())), "a worker that comes later waits too");
@@ -214,7 +214,7 @@ fn where_nothing_can_be_noted_nothing_goes_back() {
     std::fs::write(dir.path().join(PARKED), "in the way").unwrap();
     let pass = open(&parking);
     pass.heard(&limit(60_000));
-    assert!(!returns(&pass, &limit(60_000), 1), "it would be claimed again at once");
+    assert!(!returns(&pass, &limit(60_000)), "it would be claimed again at once");
 }
 
 #[test]
@@ -223,8 +223,13 @@ fn a_fault_that_may_be_the_tasks_own_counts_in_the_end() {
     let pass = open(&parking(dir.path()));
     let fault = outcome(Verdict::BackOff { reason: "500".into(), crowded: false }, None);
     pass.heard(&fault);
-    assert!(returns(&pass, &fault, TRIES - 1) && !returns(&pass, &fault, TRIES));
-    assert!(returns(&pass, &busy(), TRIES), "of a limit no task is to blame");
+    for _ in 0..TRIES {
+        assert!(returns(&pass, &suspended(MachineFault::Program)), "not the task's own");
+        assert!(returns(&pass, &busy()), "of a limit no task is to blame");
+    }
+    let back_offs: Vec<bool> = (0..TRIES).map(|_| returns(&pass, &fault)).collect();
+    assert_eq!(back_offs, [true, true, true, true, true, false]);
+    assert!(pass.returns(&fault.verdict, "another task"));
 }
 
 fn suspended(fault: MachineFault) -> Outcome {
@@ -238,7 +243,7 @@ fn a_fault_of_the_machine_suspends_one_provider_there_and_no_local_run() {
     assert!(!is_parked(&b) && !is_parked(&by_hand));
     let pass = open(&a);
     pass.heard(&suspended(MachineFault::Program));
-    assert!(returns(&pass, &suspended(MachineFault::Program), 99), "no task is to blame");
+    assert!(returns(&pass, &suspended(MachineFault::Program)), "no task is to blame");
     assert!(is_parked(&a) && is_parked(&b) && !is_parked(&by_hand));
     let Entry::Open(_) = b.enter(&target("codex")) else { panic!("others go on") };
     let other = Target { program: "another".into(), ..target("claude") };
@@ -324,7 +329,7 @@ fn a_task_that_meets_a_fault_where_others_are_answered_is_to_blame() {
     let meets = |task: &str| {
         let pass = open(&worker);
         pass.heard(&fault);
-        pass.returns(&fault.verdict, task, 1)
+        pass.returns(&fault.verdict, task)
     };
     assert!(meets("1"));
     rest(dir.path());

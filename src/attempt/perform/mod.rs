@@ -493,8 +493,7 @@ fn unusable(
     let reason = child.site.mask.text(reason);
     child.pass.suspend(fault, &reason);
     let verdict = Verdict::Machine { fault, reason };
-    performed.returns =
-        child.task.is_some_and(|task| child.pass.returns(&verdict, &task.what, task.attempt));
+    performed.returns = child.task.is_some_and(|task| child.pass.returns(&verdict, &task.what));
     performed
 }
 
@@ -656,9 +655,7 @@ fn hear(
     more: bool,
 ) -> Heard {
     child.pass.heard(&outcome);
-    let returns = child
-        .task
-        .is_some_and(|task| child.pass.returns(&outcome.verdict, &task.what, task.attempt));
+    let returns = child.task.is_some_and(|task| child.pass.returns(&outcome.verdict, &task.what));
     let alone = outcome.usage.since(&agent::Usage::default());
     let usage = session
         .map_or(Ok(alone.clone()), |session| session.heard(&outcome, returns || more))
