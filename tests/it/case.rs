@@ -35,22 +35,22 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::pattern;
+use crate::{pattern, update};
 
-const LATEST: &str = ".orchestrate/runs/latest";
+pub(crate) const LATEST: &str = ".orchestrate/runs/latest";
 
 /// How long one script may take. Far above what any needs, so only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-struct Case {
+pub(crate) struct Case {
     files: Vec<(String, String)>,
-    runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
 }
 
 #[derive(Clone)]
-struct Run {
-    script: String,
+pub(crate) struct Run {
+    pub(crate) script: String,
     expects: Vec<Expect>,
 }
 
@@ -69,10 +69,10 @@ enum Expect {
 }
 
 /// What a script left behind.
-struct Outcome {
-    exit: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Outcome {
+    pub(crate) exit: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// One trial for each case file below `root`, named by its path without the extension.
@@ -80,6 +80,9 @@ pub(crate) fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
     let trial = |(name, file): (String, PathBuf)| {
         let bin = bin.to_path_buf();
         Trial::test(name, move || {
+            if update::requested() {
+                return update::run(&file, &bin).map_err(Failed::from);
+            }
             let text = fs::read_to_string(&file)?;
             let case = parse(&text)?;
             run(&case, &bin).map_err(Failed::from)
@@ -88,9 +91,12 @@ pub(crate) fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
     named_files(root).into_iter().map(trial).collect()
 }
 
-/// The same cases once more with `run --fleet` and workers in processes of their own. Those where
-/// that makes no sense are listed with the reason in `not-in-a-fleet.txt`.
+/// The same cases once more with `run --fleet` and workers in processes of their own, if
+/// `ORCHESTRATE_TEST_FLEET=1`. `not-in-a-fleet.txt` lists the exceptions with their reasons.
 pub(crate) fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
+    if std::env::var_os("ORCHESTRATE_TEST_FLEET").is_none_or(|value| value != "1") {
+        return Vec::new();
+    }
     let list = read(&root.join("not-in-a-fleet.txt"));
     let left_out: HashSet<&str> =
         list.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
@@ -128,7 +134,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn parse(text: &str) -> Result<Case, String> {
+pub(crate) fn parse(text: &str) -> Result<Case, String> {
     let mut sections = sections(text).into_iter();
     let (_, title) = sections.next().unwrap_or_default();
     let tag = title.split_once(": ").map(|(tag, _)| tag).unwrap_or_default();
@@ -209,8 +215,8 @@ fn expect(kind: &str, body: String) -> Result<Expect, String> {
 }
 
 /// Where a case runs, and what is kept of it until it is over.
-struct Scene {
-    root: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) root: PathBuf,
     _scratch: tempfile::TempDir,
 }
 
@@ -280,7 +286,7 @@ fn without_traces(case: &Case) -> Case {
     case
 }
 
-fn set_up(case: &Case) -> Result<Scene, String> {
+pub(crate) fn set_up(case: &Case) -> Result<Scene, String> {
     let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
     // A real path, so that a workspace behind a symlink is never what makes a case fail.
     let root = scratch.path().canonicalize().map_err(|error| error.to_string())?;
@@ -321,7 +327,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 ///
 /// Its output goes to files, not to pipes: a background process that outlives the script would hold
 /// a pipe open, and the case would seem to hang.
-fn execute(script: &str, root: &Path, bin: &Path) -> Result<Outcome, String> {
+pub(crate) fn execute(script: &str, root: &Path, bin: &Path) -> Result<Outcome, String> {
     let (stdout, stderr) = (root.join("stdout"), root.join("stderr"));
     let mut command = command(Path::new("sh"), root, bin);
     command
@@ -389,7 +395,7 @@ fn holds_a_file(path: &Path) -> bool {
 }
 
 /// Every expectation that does not hold.
-fn judge(run: &Run, outcome: &Outcome, workspace: &Path) -> Vec<String> {
+pub(crate) fn judge(run: &Run, outcome: &Outcome, workspace: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let wanted = run.expects.iter().find_map(|expect| match expect {
         Expect::Exit(code) => Some(*code),
@@ -455,7 +461,7 @@ fn document(path: &Path) -> Result<Value, String> {
 }
 
 /// All one needs to mend a case without running it again.
-fn report(
+pub(crate) fn report(
     index: usize,
     run: &Run,
     outcome: &Outcome,

@@ -1,6 +1,7 @@
 //! The integration suite: one program, one trial per case file, and the coded tests beside them.
 //!
 //! `cargo test --test it` runs everything, `cargo test --test it steps/at-20` what the name picks.
+//! `ORCHESTRATE_TEST_FLEET=1` runs each case a second time in a fleet.
 //! `ORCHESTRATE_BIN_DIR=DIR` runs the same cases against the programs of another build in `DIR`.
 #![allow(
     clippy::disallowed_methods,
@@ -42,6 +43,7 @@ mod traces;
 mod turns;
 mod twice;
 mod units;
+mod update;
 mod watch;
 mod web;
 mod worktree;
@@ -101,6 +103,7 @@ fn coded() -> Vec<Trial> {
         turns::trials(),
         twice::trials(),
         units::trials(),
+        update::checks(),
         watch::trials(),
         worktree::trials(),
     ];

@@ -7,7 +7,14 @@
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
-const HOLE: &str = "[..]";
+/// Stands for any text within a line.
+pub(crate) const HOLE: &str = "[..]";
+
+/// Stands for any number of lines of a whole text, or of elements at the end of an array.
+pub(crate) const ANY_LINES: &str = "[...]";
+
+/// The last line of an expectation whose text has no newline at the end.
+pub(crate) const NO_NEWLINE: &str = "\\ no newline at the end\n";
 
 /// Says whether `line` is `pattern` with its holes filled.
 pub(crate) fn line(pattern: &str, line: &str) -> bool {
@@ -47,7 +54,7 @@ pub(crate) fn in_order(expected: &str, text: &str) -> Result<(), String> {
 /// Compares all lines; a line `[...]` stands for any number of lines, and a last line
 /// `\ no newline at the end` for what it says.
 pub(crate) fn whole(expected: &str, text: &str) -> Result<(), String> {
-    let (expected, newline) = match expected.strip_suffix("\\ no newline at the end\n") {
+    let (expected, newline) = match expected.strip_suffix(NO_NEWLINE) {
         Some(rest) => (rest, false),
         None => (expected, true),
     };
@@ -63,7 +70,7 @@ pub(crate) fn whole(expected: &str, text: &str) -> Result<(), String> {
 fn lines(wanted: &[&str], found: &[&str]) -> bool {
     match wanted.split_first() {
         None => found.is_empty(),
-        Some((&"[...]", rest)) => (0..=found.len()).any(|skip| lines(rest, &found[skip..])),
+        Some((&ANY_LINES, rest)) => (0..=found.len()).any(|skip| lines(rest, &found[skip..])),
         Some((first, rest)) => {
             found.split_first().is_some_and(|(next, left)| line(first, next) && lines(rest, left))
         }
@@ -115,7 +122,7 @@ fn compare(path: &str, pattern: &Value, value: &Value, wrong: &mut Vec<String>) 
         }
         (Value::Array(wanted), Value::Array(found)) => {
             let (wanted, open) = match wanted.split_last() {
-                Some((last, rest)) if last == "[...]" => (rest, true),
+                Some((last, rest)) if last == ANY_LINES => (rest, true),
                 _ => (wanted.as_slice(), false),
             };
             if found.len() < wanted.len() || (!open && found.len() > wanted.len()) {
