@@ -22,7 +22,7 @@ use crate::disk::hint::Patience;
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
 use crate::fleet::member::Undertaker;
-use crate::queue::{End, Ending, FsQueue, Place, Queue};
+use crate::queue::{End, Ending, Place, Queue};
 use crate::run::local::CANCEL;
 use crate::run::open;
 use crate::run::run_task::{self, StillHeld};
@@ -80,7 +80,7 @@ pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
 /// Cancels a run or a task, and waits until none of its processes runs any more.
 pub(super) fn cancel(
     around: &Surroundings,
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
     board: &Board,
     target: &Target,
     wait: Wait,
@@ -192,7 +192,7 @@ fn word(status: RunStatus) -> &'static str {
 
 fn cancel_run(
     around: &Surroundings,
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
     board: &Board,
     id: &RunId,
     mut wait: Wait,
@@ -328,7 +328,7 @@ fn record_end(
 /// Cancels a run whose steps are executed as tasks.
 fn of_fleet(
     around: &Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     id: &RunId,
     root: &Path,
     wait: &mut Wait,
@@ -377,7 +377,7 @@ fn still(held: &[StillHeld]) -> String {
 /// another process took the run's lock or task first: that process sees the request.
 fn end_undriven(
     around: &Surroundings,
-    queue: &FsQueue,
+    queue: &Queue,
     id: &RunId,
     root: &Path,
     place: Option<Place>,
@@ -408,7 +408,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(around: &Surroundings, queue: &Arc<FsQueue>) -> Watch {
+    fn new(around: &Surroundings, queue: &Arc<Queue>) -> Watch {
         let settings = &around.config.queue;
         let undertaker = Undertaker::new(queue.clone(), settings.lease);
         Watch { undertaker, beat: settings.beat, next: Instant::now() }
@@ -425,7 +425,7 @@ impl Watch {
 
 fn cancel_task(
     around: &Surroundings,
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
     board: &Board,
     found: &Found,
     mut wait: Wait,
@@ -443,7 +443,7 @@ fn cancel_task(
 
 fn out_of_queue(
     around: &Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     found: &Found,
     wait: &mut Wait,
 ) -> Result<Outcome, Failure> {
@@ -489,7 +489,7 @@ fn ended_as(end: End) -> Outcome {
 }
 
 /// Withdraws a request to cancel a run and removes its marker, so that the run can continue.
-pub(super) fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
+pub(super) fn forget(queue: Option<&Queue>, id: &RunId, root: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(root.join(CANCEL));
     match queue {
         Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| show::unreadable(&error)),
@@ -500,7 +500,7 @@ pub(super) fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result
 /// Stops the tasks of some steps, so that the run can continue at another step of the workflow.
 pub(super) fn stop_steps(
     around: &Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     run: &Run,
     tasks: &[TaskRef],
 ) -> Result<(), Failure> {

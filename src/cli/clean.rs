@@ -18,7 +18,7 @@ use crate::disk;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::RunStatus;
 use crate::exec;
-use crate::queue::{FsQueue, Place, Queue, TaskId};
+use crate::queue::{Place, Queue, TaskId};
 use crate::run::retention::{self, Heap, Kind, Runs};
 use crate::run::{open, run_task};
 use crate::store::lock::{LockError, RunLock};
@@ -231,7 +231,7 @@ impl Stays {
 impl Old {
     fn find(
         around: &Surroundings,
-        queue: Option<&Arc<FsQueue>>,
+        queue: Option<&Arc<Queue>>,
         age_ms: u64,
         stopped: bool,
         current: Option<&RunId>,
@@ -307,7 +307,7 @@ fn asks(workspace: &Workspace, path: &Path) -> bool {
 }
 
 /// Returns true if a step of the run is queued for a worker or being executed by one.
-fn has_steps_out(queue: &FsQueue, workspace: &Workspace, path: &Path) -> bool {
+fn has_steps_out(queue: &Queue, workspace: &Workspace, path: &Path) -> bool {
     let Ok((_, run)) = open::look(workspace, path) else { return false };
     run_task::steps_out(&run).iter().any(|task| {
         let id = TaskId::parse(&task.id);

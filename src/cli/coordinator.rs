@@ -26,7 +26,7 @@ use crate::exec::{self, Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::free_task::intake::{Adopt, Adopted, Dropped, FreeTasks};
 use crate::free_task::parse::made_at;
-use crate::queue::{Claim, FsQueue, Queue, Task};
+use crate::queue::{Claim, Queue, Task};
 use crate::run::checkout::Before;
 use crate::run::drive::Report;
 use crate::run::local::Finish;
@@ -92,7 +92,7 @@ fn raise_limit() {
     }
 }
 
-fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Setup, Failure> {
+fn setup(around: &Surroundings, queue: Arc<Queue>, backups: bool) -> Result<Setup, Failure> {
     Ok(Setup {
         queue,
         workspace: common::open_workspace(around)?,
@@ -108,7 +108,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
 }
 
 /// Returns the task that makes a coordinator drive a new run.
-pub(super) fn task_of(queue: &FsQueue, run: &Run) -> Task {
+pub(super) fn task_of(queue: &Queue, run: &Run) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);
@@ -172,7 +172,7 @@ pub(super) fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
 /// Drives one run that this process has claimed, and prints the outcome.
 pub(super) fn drive(
     around: &Surroundings,
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
     (claim, back): (Claim, Back),
     plan: Plan,
     options: &RunOptions,
@@ -219,7 +219,7 @@ pub(super) fn drive(
 }
 
 /// Prints which process continues a run that this process no longer drives.
-fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
+fn tell_given_back(around: &Surroundings, queue: &Arc<Queue>) {
     let board = show::board(around, Some(queue.clone()));
     match board.map_or(0, |board| board.coordinators()) {
         0 => talk(format_args!(
@@ -231,7 +231,7 @@ fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
 
 /// Prints the tasks of a run that this process no longer drives and that are running or may still
 /// start: a worker finishes a task that it has started.
-fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
+fn tell_left_behind(around: &Surroundings, queue: Arc<Queue>, id: &RunId) {
     // An unreachable queue was reported before.
     let Ok(board) = show::board(around, Some(queue)) else { return };
     let Ok(detail) = board.detail(id) else { return };
@@ -264,7 +264,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
 struct Submissions {
     free: FreeTasks,
     around: Surroundings,
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
 }
 
 impl Adopt for Submissions {

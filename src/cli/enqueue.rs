@@ -11,7 +11,7 @@ use crate::base::random;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::fs;
 use crate::free_task::parse::FreeTask;
-use crate::queue::{Queue, Task};
+use crate::queue::Task;
 use crate::workflow::settings::{COORDINATOR, agent_fault};
 
 #[derive(clap::Args, Clone, Debug)]

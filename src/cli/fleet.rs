@@ -23,7 +23,7 @@ use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
 use crate::health::doctor::Times;
 use crate::health::doctor::mount::Mount;
-use crate::queue::{FsQueue, Layout, VolumeFault};
+use crate::queue::{Layout, Queue, VolumeFault};
 use crate::settings::Config;
 use crate::view::last_said;
 use crate::view::one_line;
@@ -32,12 +32,11 @@ use crate::view::stderr::{draw, put};
 use crate::yaml::problem::nearest;
 
 /// Opens the queue of the workspace. Also keeps the queue's files out of git.
-pub(super) fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+pub(super) fn open_queue(around: &Surroundings) -> Result<Arc<Queue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = crate::base::process::new_incarnation();
-    let queue =
-        FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
-            .map_err(|error| cannot_open(around, &error))?;
+    let queue = Queue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
+        .map_err(|error| cannot_open(around, &error))?;
     keep_from_git(&around.workspace);
     Ok(Arc::new(queue))
 }
@@ -93,7 +92,7 @@ pub(super) fn take_credentials(around: &mut Surroundings) -> Result<Environment,
 
 /// Returns the registered members, without processes of this machine that have exited. Members on
 /// other machines are included without a check.
-pub(super) fn living(queue: &FsQueue) -> Vec<Registration> {
+pub(super) fn living(queue: &Queue) -> Vec<Registration> {
     let here = Process::this();
     let lives = |r: &Registration| !here.is_beside(&r.process) || r.process.lives_here();
     member::registrations(queue).unwrap_or_default().into_iter().filter(lives).collect()
@@ -102,7 +101,7 @@ pub(super) fn living(queue: &FsQueue) -> Vec<Registration> {
 /// Refuses to serve an inbox that every user can write to, unless the settings allow it.
 pub(super) fn check_inbox(
     around: &Surroundings,
-    queue: &FsQueue,
+    queue: &Queue,
     agent: &str,
 ) -> Result<(), Failure> {
     if around.config.queue.world_writable {
@@ -149,7 +148,7 @@ pub(super) fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
 }
 
 /// Creates the inboxes of agents. Call it before creating anything that needs them.
-pub(super) fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
+pub(super) fn open_agents(queue: &Queue, agents: &[String]) -> Result<(), Failure> {
     agents.iter().try_for_each(|agent| queue.open_agent(agent)).map_err(|error| {
         let wrong = error.kind() == std::io::ErrorKind::InvalidInput;
         Failure::new(if wrong { 2 } else { 1 }, error.to_string())
@@ -157,7 +156,7 @@ pub(super) fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Fail
 }
 
 /// Warns about agents of a run that no living worker serves.
-pub(super) fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
+pub(super) fn warn_of_absent(around: &Surroundings, queue: &Queue, agents: &[String]) {
     let living = living(queue);
     for agent in agents {
         warn_of_nobody(around, &living, agent, "its steps wait");

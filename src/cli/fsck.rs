@@ -12,7 +12,7 @@ use crate::disk;
 use crate::fleet::member;
 use crate::health::fsck::repair::{Mender, Outcome, Repair};
 use crate::health::fsck::{self, Calm, Finding, Report};
-use crate::queue::{self, FsQueue, Layout};
+use crate::queue::{self, Layout, Queue};
 use crate::store::lock::{self, LockError};
 use crate::workspace::Workspace;
 
@@ -82,14 +82,14 @@ fn mend(
     })
 }
 
-fn open_queue(around: &Surroundings) -> io::Result<Option<std::sync::Arc<FsQueue>>> {
+fn open_queue(around: &Surroundings) -> io::Result<Option<std::sync::Arc<Queue>>> {
     let (disk, layout) = (disk::machine(), Layout::new(&around.workspace));
     if !queue::has_queue(&*disk, &layout)? {
         return Ok(None);
     }
     // A repair is durable before it is reported, even if the settings turn durability off.
     let me = crate::base::process::new_incarnation();
-    let queue = FsQueue::open(disk, layout, &me, member::chance(), true)?;
+    let queue = Queue::open(disk, layout, &me, member::chance(), true)?;
     Ok(Some(std::sync::Arc::new(queue)))
 }
 

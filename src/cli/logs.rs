@@ -24,7 +24,7 @@ use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::free_task::parse::FreeTask;
-use crate::queue::{FsQueue, Queue};
+use crate::queue::Queue;
 use crate::run::open::OpenError;
 use crate::store::History;
 use crate::view::excerpt;
@@ -191,7 +191,7 @@ pub(crate) struct Reader {
 /// Prints the output that a [`Reader`] returns.
 struct Telling<'a> {
     around: &'a Surroundings,
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
     reader: Reader,
     out: Tamed<StdoutLock<'static>>,
 }

@@ -10,7 +10,7 @@ use crate::base::ids::{counted, name_fault};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
 use crate::disk::fs;
-use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
+use crate::queue::{End, Ending, Place, Queue, seal};
 use crate::view::{self, Board, Found, PlaceView, TaskView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -236,7 +236,7 @@ fn section(title: &str, value: Option<&Value>) -> String {
 }
 
 /// Returns the current file of a task, relative to the workspace.
-fn file_of(queue: &FsQueue, found: &Found) -> String {
+fn file_of(queue: &Queue, found: &Found) -> String {
     let layout = &queue.layout;
     let path = match &found.place {
         Place::Waiting { agent, name } => layout.inbox(agent).join(name.file()),
@@ -248,7 +248,7 @@ fn file_of(queue: &FsQueue, found: &Found) -> String {
 
 /// Returns the statuses of earlier attempts of a task: those that were requeued and those that came
 /// too late.
-fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
+fn earlier_statuses(queue: &Queue, id: &str) -> Vec<Value> {
     let entries = fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
     let mut found: Vec<(u64, Map<String, Value>)> = entries
         .filter(|entry| entry.file_name().to_string_lossy().contains(id))
@@ -262,7 +262,7 @@ fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
 /// Puts an ended free task back into its inbox. Refuses tasks of a run: only the run repeats them.
 pub(super) fn requeue(
     around: &Surroundings,
-    queue: &FsQueue,
+    queue: &Queue,
     board: &Board,
     found: &Found,
 ) -> Result<u8, Failure> {

@@ -20,7 +20,7 @@ use crate::disk;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
-use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
+use crate::queue::{Claim, Claimed, Ending, Place, Queue};
 use crate::run::drive::Report as _;
 use crate::run::edit::{self, Difference, Edit, EditError};
 use crate::run::grimoires;
@@ -272,7 +272,7 @@ pub(super) fn record_resumed(
 fn of_fleet(
     args: &ResumeArgs,
     around: &mut Surroundings,
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
     id: &RunId,
     root: &Path,
     why: Why,
@@ -321,7 +321,7 @@ fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: 
 /// Reports that a coordinator claimed the run first and continues it.
 fn left_to_coordinator(
     around: &Surroundings,
-    queue: &FsQueue,
+    queue: &Queue,
     board: &Board,
     id: &RunId,
 ) -> Result<u8, Failure> {
@@ -343,7 +343,7 @@ fn left_to_coordinator(
 
 /// Claims the task of a run, wherever it is. Returns the claim and the run's owner if it is stopped
 /// early, or `None` if a coordinator claimed the task as soon as it was waiting.
-fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
+fn claim_run(queue: &Queue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let id = &owned.run.id;
     let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));

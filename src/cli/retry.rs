@@ -16,7 +16,7 @@ use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::{self, Event, Run, RunStatus};
 use crate::fleet::member::Undertaker;
-use crate::queue::{Ending, FsQueue, Place, Queue};
+use crate::queue::{Ending, Place, Queue};
 use crate::run::run_task;
 use crate::store::{Store, StoreError};
 use crate::view::{Board, Life};
@@ -88,7 +88,7 @@ fn of_process(
 fn of_fleet(
     args: &RetryArgs,
     around: &mut Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     board: &Board,
     id: &RunId,
     root: &Path,
@@ -113,7 +113,7 @@ fn of_fleet(
 fn hand_over(
     args: &RetryArgs,
     around: &mut Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     board: &Board,
     (id, root): (&RunId, &Path),
 ) -> Result<Option<Owned>, Failure> {
@@ -161,7 +161,7 @@ fn hand_over(
 /// Fails if a live process may be driving the run. Releases a run whose owner is dead.
 pub(super) fn free_from_the_dead(
     around: &Surroundings,
-    queue: &Arc<FsQueue>,
+    queue: &Arc<Queue>,
     board: &Board,
     id: &RunId,
 ) -> Result<(), Failure> {

@@ -16,12 +16,12 @@ use crate::base::ids::RunId;
 use crate::disk;
 use crate::disk::fs;
 use crate::free_task::intake::{self, Aside};
-use crate::queue::{self, FsQueue, Layout, Turn};
+use crate::queue::{self, Layout, Queue, Turn};
 use crate::view::stderr::{Tamed, talk};
 use crate::view::{Board, Found, Lookup, RunView, Standing, remark, why_queued};
 
 /// Opens the queue of the workspace, or returns `None` if it has none. Never creates a queue.
-pub(crate) fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
+pub(crate) fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<Queue>>, Failure> {
     let layout = Layout::new(&around.workspace);
     let there = queue::has_queue(&*disk::machine(), &layout);
     match there.map_err(|error| fleet::cannot_open(around, &error))? {
@@ -42,14 +42,14 @@ pub(crate) fn run_with_turn(around: &Surroundings) -> Option<String> {
 }
 
 /// Opens the queue of the workspace. Fails if the workspace has none.
-pub(crate) fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+pub(crate) fn need_queue(around: &Surroundings) -> Result<Arc<Queue>, Failure> {
     queue_if_any(around)?.ok_or_else(|| {
         Failure::new(2, "this workspace has no queue: nothing was ever put out in it")
             .hint("`orchestrate worker AGENT` begins to serve an inbox")
     })
 }
 
-pub(crate) fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+pub(crate) fn board(around: &Surroundings, queue: Option<Arc<Queue>>) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
     let config = around.config.clone();
     Board::look(workspace, &around.state_dir, queue, config).map_err(|error| unreadable(&error))

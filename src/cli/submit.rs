@@ -10,7 +10,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::Run;
 use crate::fleet::member::Registration;
-use crate::queue::{FsQueue, Queue};
+use crate::queue::Queue;
 use crate::store::snapshot;
 use crate::workflow::Plan;
 
@@ -114,7 +114,7 @@ pub(super) fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
 /// Creates a run and enqueues its task for a coordinator.
 pub(super) fn put_out(
     around: &Surroundings,
-    queue: &FsQueue,
+    queue: &Queue,
     new: NewRun,
 ) -> Result<(Plan, Run), Failure> {
     let Owned { plan, run, mut store, lock, .. } = common::create(around, new)?;

@@ -9,7 +9,7 @@ use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::attempt::documents::COORDINATOR;
 use crate::fleet::member;
-use crate::queue::FsQueue;
+use crate::queue::Queue;
 use crate::view::rows::worker_row;
 use crate::view::{Life, WorkerView};
 
@@ -120,7 +120,7 @@ fn picked(living: Vec<WorkerView>, name: &str) -> Result<Vec<WorkerView>, Failur
 }
 
 /// Asks one member to exit. Skips the coordinator of a single run, which exits with its run.
-fn ask(around: &Surroundings, queue: &FsQueue, member: &WorkerView) -> Result<bool, Failure> {
+fn ask(around: &Surroundings, queue: &Queue, member: &WorkerView) -> Result<bool, Failure> {
     let WorkerView { agent, worker, .. } = member;
     if let Some(run) = &member.run {
         around.say(format!("coordinator {worker} drives run {run} and ends with it"));

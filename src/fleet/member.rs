@@ -23,7 +23,7 @@ use crate::base::time::{Clock, SystemClock};
 use crate::exec::{self, Stop};
 use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
-use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
+use crate::queue::{ClaimName, Queue, Reaped};
 use crate::settings::QueueSettings;
 
 pub(crate) use crate::base::process::{Process, uptime_ms};
@@ -58,7 +58,7 @@ pub(crate) struct Registration {
 }
 
 /// Returns all members that have registered and not left, including dead ones.
-pub(crate) fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
+pub(crate) fn registrations(queue: &Queue) -> io::Result<Vec<Registration>> {
     let dir = queue.layout.workers();
     let mut found = Vec::new();
     for name in queue.disk().list(&dir)? {
@@ -125,7 +125,7 @@ impl Rounds {
 /// Finds dead holders of tasks and puts their tasks back. A member does this once per heartbeat; a
 /// process that waits for a task may do it too.
 pub(crate) struct Undertaker {
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
     process: Process,
     watch: DeathWatch,
     lease_ms: u64,
@@ -139,7 +139,7 @@ pub(crate) struct Undertaker {
 }
 
 impl Undertaker {
-    pub(crate) fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
+    pub(crate) fn new(queue: Arc<Queue>, lease: Duration) -> Undertaker {
         let lease_ms = lease.as_millis() as u64;
         Undertaker {
             queue,
@@ -255,7 +255,7 @@ pub(crate) fn end_earlier(claim: &ClaimName) -> usize {
 }
 
 /// Removes a member's registration, heartbeat and drain request.
-fn forget(queue: &FsQueue, worker: &str) {
+fn forget(queue: &Queue, worker: &str) {
     let layout = &queue.layout;
     let _ = queue.disk().remove(&layout.workers().join(format!("{worker}.json")));
     let _ = queue.disk().remove(&layout.beats().join(worker));
@@ -263,7 +263,7 @@ fn forget(queue: &FsQueue, worker: &str) {
 }
 
 /// Asks a member to finish its tasks and exit. The member notices within one round.
-pub(crate) fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
+pub(crate) fn ask_to_drain(queue: &Queue, worker: &str) -> io::Result<()> {
     let dir = queue.layout.drain();
     queue.disk().make_dirs(&dir)?;
     // Only the name of the file counts, and a name appears atomically.
@@ -272,7 +272,7 @@ pub(crate) fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
 
 /// This process, as a member.
 pub(crate) struct Member {
-    queue: Arc<FsQueue>,
+    queue: Arc<Queue>,
     registration: Registration,
     undertaker: Undertaker,
     pub pulse: Pulse,
@@ -281,7 +281,7 @@ pub(crate) struct Member {
 impl Member {
     /// Joins the fleet: registers and writes the first heartbeat.
     pub(crate) fn join(
-        queue: Arc<FsQueue>,
+        queue: Arc<Queue>,
         agent: &str,
         concurrency: u32,
         run: Option<String>,

@@ -82,7 +82,7 @@ fn output(record: &Record, log: &Path) -> String {
 /// Enqueues follow-ups. Call it before the preceding task is completed: another execution of that
 /// task makes the same follow-ups. Skips those that an earlier attempt has enqueued already.
 pub(crate) fn put_out(
-    queue: &dyn Queue,
+    queue: &Queue,
     follow_ups: &[FollowUp],
     crash_limit: u32,
     attempt: u32,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::disk::RealDisk;
     use crate::free_task::parse::FreeTask;
-    use crate::queue::{FsQueue, Layout, TaskId};
+    use crate::queue::{Layout, Queue, TaskId};
 
     fn concluded(dir: &Path, task: &FreeTask, record: Record) -> Concluded {
         let id = TaskId::new(1_736_951_422_123, 2);
@@ -193,7 +193,7 @@ mod tests {
     fn a_follow_up_is_put_out_once() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path());
-        let queue = FsQueue::open(Arc::new(RealDisk::default()), layout, "a", 1, false).unwrap();
+        let queue = Queue::open(Arc::new(RealDisk::default()), layout, "a", 1, false).unwrap();
         let task = FreeTask::parse("---\nnext: [qa]\n---\nFix it.").unwrap();
         for attempt in 1..4 {
             let made = concluded(dir.path(), &task, said("Another answer each time.")).follow_ups;

@@ -12,7 +12,7 @@
 use std::io;
 
 use super::moves::{Patience, parent};
-use super::{Claim, Ending, FsQueue, TaskId};
+use super::{Claim, Ending, Queue, TaskId};
 
 /// Number of listings before the file counts as missing: a concurrent rename can hide it.
 const LOOKS: usize = 3;
@@ -76,7 +76,7 @@ impl Turn {
     }
 }
 
-impl FsQueue {
+impl Queue {
     /// Returns the current token.
     pub(crate) fn turn(&self) -> io::Result<Turn> {
         for _ in 0..LOOKS {

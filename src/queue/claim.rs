@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::fs::lock;
 use super::listing::{First, Stock};
 use super::moves::{Patience, is_transient};
 use super::name::{ClaimName, TaskName};
 use super::status::{CANCELLED, UNREADABLE};
-use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
-use crate::base::host;
+use super::{Claim, Claimed, End, Ending, Queue, Task, Wanted, seal};
+use crate::base::host::{self, lock};
 
 /// Maximum size of a task file, in bytes.
 pub(super) const SIZE_MAX: u64 = 64 << 20;
@@ -63,8 +62,19 @@ enum Next {
     Found(ClaimName),
 }
 
-impl FsQueue {
-    pub(super) fn claim_next(&self, agent: &str, wanted: Option<Wanted>) -> io::Result<Claimed> {
+impl Queue {
+    /// Claims the next task of an agent: the most urgent, and among those the oldest. Returns
+    /// `Claimed::Nothing` while the agent is paused.
+    pub(crate) fn claim(&self, agent: &str) -> io::Result<Claimed> {
+        self.claim_next(agent, None)
+    }
+
+    /// Like [`claim`](Self::claim), but considers only the tasks that `wanted` accepts.
+    pub(crate) fn claim_wanted(&self, agent: &str, wanted: Wanted) -> io::Result<Claimed> {
+        self.claim_next(agent, Some(wanted))
+    }
+
+    fn claim_next(&self, agent: &str, wanted: Option<Wanted>) -> io::Result<Claimed> {
         let inbox = self.inbox(agent)?;
         if self.current_marks()?.is_paused(agent) {
             return Ok(Claimed::Nothing);
@@ -211,7 +221,9 @@ impl FsQueue {
         }
     }
 
-    pub(super) fn claim_one(&self, agent: &str, task: &TaskName) -> io::Result<Claimed> {
+    /// Claims the given waiting task. Returns `Claimed::Nothing` if another process has it or the
+    /// agent is paused.
+    pub(crate) fn claim_this(&self, agent: &str, task: &TaskName) -> io::Result<Claimed> {
         if self.current_marks()?.is_paused(agent) {
             return Ok(Claimed::Nothing);
         }

@@ -8,10 +8,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::FsQueue;
+use super::Queue;
 use crate::disk;
 
-impl FsQueue {
+impl Queue {
     /// Returns the current time of the volume's clock, in milliseconds since 1970. Writes a file,
     /// as a heartbeat is written, and reads its modification time.
     pub(crate) fn volume_now_ms(&self) -> io::Result<i64> {

@@ -13,10 +13,12 @@ use serde_json::{Map, Value};
 
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskName};
-use super::{Claim, End, Ending, Finish, FsQueue, seal, status};
+use super::{Claim, End, Ending, Finish, Queue, seal, status};
 
-impl FsQueue {
-    pub(super) fn commit_all(&self, done: &[Finish]) -> Vec<io::Result<Ending>> {
+impl Queue {
+    /// Ends claimed tasks, each with its status. The move of a task is its commit. Returns one
+    /// result per task, in order.
+    pub(crate) fn complete(&self, done: &[Finish]) -> Vec<io::Result<Ending>> {
         let dirs: Vec<PathBuf> =
             done.iter().map(|f| self.layout.end(f.end, &f.claim.task.batch)).collect();
         let mut results = self.write_statuses(done, &dirs);
@@ -124,7 +126,7 @@ impl FsQueue {
         message: &str,
     ) -> io::Result<Ending> {
         let status = status::of_claim(&claim, reason, message);
-        let mut results = self.commit_all(&[Finish { claim, end, status }]);
+        let mut results = self.complete(&[Finish { claim, end, status }]);
         results.pop().unwrap_or(Ok(Ending::Fenced))
     }
 
@@ -145,6 +147,11 @@ impl FsQueue {
         let ending = self.commit(claim, &dir)?;
         self.sync_dirs([dir.as_path()]).check_all()?;
         Ok(ending)
+    }
+
+    /// Returns a claimed task to its inbox. The attempt does not count as a crash.
+    pub(crate) fn release(&self, claim: &Claim) -> io::Result<Ending> {
+        self.give_back(claim, &claim.name.task.next(false))
     }
 
     /// Puts a claimed task back into its inbox. Needs no sync: if a power failure undoes the move,
@@ -180,8 +187,10 @@ impl FsQueue {
         }
     }
 
-    /// Puts an ended task back into its inbox.
-    pub(super) fn put_again(
+    /// Puts an ended task back into its inbox as the next attempt. Resets its crash count and
+    /// removes a request to cancel it. `by` is the process that ended it, as [`Queue::ended`]
+    /// returns it.
+    pub(crate) fn requeue(
         &self,
         end: End,
         batch: &str,
@@ -198,7 +207,7 @@ impl FsQueue {
         };
         self.open_agent(&agent)?;
         // Otherwise the next claim would cancel the task again.
-        self.unmark_cancel(name.task.id.as_str())?;
+        self.forget_cancel(name.task.id.as_str())?;
         let next = TaskName { crashes: 0, ..name.task.next(false) };
         let to = self.layout.inbox(&agent).join(next.file());
         let ending = self.move_unique(&from, &to)?;

@@ -8,16 +8,30 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::fs::check_name;
+use super::check_name;
 use super::moves::{Patience, again, parent};
 use super::name::ClaimName;
-use super::{Claim, End, Ending, FsQueue, Published, Still, Task, seal};
+use super::{Claim, End, Ending, Published, Queue, Still, Task, seal};
 
 /// Maximum number of serialized tasks in memory at once.
 const GROUP: usize = 256;
 
-impl FsQueue {
-    pub(super) fn put_out(&self, tasks: &[Task], still: Still) -> Vec<Published> {
+impl Queue {
+    /// Puts tasks into their agents' inboxes. After `Ok`, they will be executed: in durable mode
+    /// they survive a power failure.
+    pub(crate) fn enqueue(&self, tasks: &[Task]) -> io::Result<()> {
+        let published = self.enqueue_while(tasks, &|_| Ok(true)).into_iter();
+        let mut failed = published.filter_map(|published| match published {
+            Published::Yes | Published::Refused => None,
+            Published::No(error) | Published::Unknown(error) => Some(error),
+        });
+        failed.next().map_or(Ok(()), Err)
+    }
+
+    /// Like [`enqueue`](Self::enqueue), but publishes each task only if `still` accepts it right
+    /// before it appears: writing takes long, and a process that was paused meanwhile may have lost
+    /// its right to publish. Returns one result per task, in order.
+    pub(crate) fn enqueue_while(&self, tasks: &[Task], still: Still) -> Vec<Published> {
         let moves = match self.write_all(tasks) {
             Ok(moves) => moves,
             Err(error) => return tasks.iter().map(|_| Published::No(again(&error))).collect(),
@@ -88,7 +102,8 @@ impl FsQueue {
         }
     }
 
-    pub(super) fn put_out_claimed(&self, task: &Task) -> io::Result<Claim> {
+    /// Enqueues a task that this process has already claimed.
+    pub(crate) fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim> {
         check_name(&task.batch, "a batch")?;
         self.open_agent(&task.agent)?;
         let name =

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::fs::lock;
 use super::moves::parent;
 use super::name::{ClaimName, TaskName};
-use crate::base::host;
+use crate::base::host::{self, lock};
 
 /// Maximum number of names kept of a listing: the first in claim order.
 const KEPT: usize = 65_536;

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::check_name;
 use super::claim::SIZE_MAX;
-use super::fs::check_name;
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskId, TaskName};
-use super::{End, FsQueue, Place, Task, seal};
+use super::{End, Place, Queue, Task, seal};
 use crate::base::ids;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
@@ -19,8 +19,9 @@ fn unseen(path: &Path) -> io::Error {
     io::Error::other(format!("`{}` is listed but cannot be read", path.display()))
 }
 
-impl FsQueue {
-    pub(super) fn list_agents(&self) -> io::Result<Vec<String>> {
+impl Queue {
+    /// Returns every agent that has an inbox or claims.
+    pub(crate) fn agents(&self) -> io::Result<Vec<String>> {
         let mut agents = self.list_dirs(&self.layout.inboxes())?;
         agents.extend(self.list_dirs(&self.layout.all_claimed())?);
         agents.retain(|agent| ids::name_fault(agent).is_none());
@@ -29,12 +30,14 @@ impl FsQueue {
         Ok(agents)
     }
 
-    pub(super) fn list_claims(&self, agent: &str) -> io::Result<Vec<ClaimName>> {
+    /// Returns all claims of an agent.
+    pub(crate) fn claims(&self, agent: &str) -> io::Result<Vec<ClaimName>> {
         check_name(agent, "an agent")?;
         self.list(&self.layout.claimed(agent), ClaimName::parse)
     }
 
-    pub(super) fn list_waiting(&self, agent: &str) -> io::Result<Vec<TaskName>> {
+    /// Returns all tasks that wait for an agent, in claim order.
+    pub(crate) fn waiting(&self, agent: &str) -> io::Result<Vec<TaskName>> {
         let mut names = self.list(&self.inbox(agent)?, TaskName::parse)?;
         names.sort_unstable_by(|a, b| {
             (a.priority, &a.id, a.attempt).cmp(&(b.priority, &b.id, b.attempt))
@@ -42,8 +45,8 @@ impl FsQueue {
         Ok(names)
     }
 
-    /// Returns true if any task waits. A name that cannot be moved does not count as waiting.
-    pub(super) fn any_waiting(&self, agent: &str) -> io::Result<bool> {
+    /// Returns true if any task waits for an agent. Cheap: stops at the first one.
+    pub(crate) fn has_waiting(&self, agent: &str) -> io::Result<bool> {
         let inbox = self.inbox(agent)?;
         let stuck = self.stuck.of(&inbox);
         let waits = |file: &str| TaskName::is_name(file) && !stuck.contains(file);
@@ -54,18 +57,21 @@ impl FsQueue {
         Ok(found)
     }
 
-    pub(super) fn list_ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>> {
+    /// Returns the tasks of a batch that ended as `end`, each with the process that ended it.
+    pub(crate) fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>> {
         check_name(batch, "a batch")?;
         self.list(&self.layout.end(end, batch), ClaimName::parse_ended)
     }
 
-    pub(super) fn list_batches(&self, end: End) -> io::Result<Vec<String>> {
+    /// Returns the batches that have tasks which ended as `end`.
+    pub(crate) fn batches(&self, end: End) -> io::Result<Vec<String>> {
         let mut batches = self.list_dirs(&self.layout.ends(end))?;
         batches.retain(|batch| ids::name_fault(batch).is_none());
         Ok(batches)
     }
 
-    pub(super) fn read_status(
+    /// Returns the status of an ended task, or `None` if it is missing or incomplete.
+    pub(crate) fn status(
         &self,
         end: End,
         batch: &str,
@@ -84,7 +90,9 @@ impl FsQueue {
         Ok(bytes.and_then(|bytes| seal::unseal(&bytes)))
     }
 
-    pub(super) fn guess_end(
+    /// Returns how a claim ended, if its own holder ended it. Opens the file names it would have
+    /// and lists nothing. `None` is not conclusive: another process may have ended the claim.
+    pub(crate) fn ended_by_holder(
         &self,
         batch: &str,
         name: &ClaimName,
@@ -95,7 +103,7 @@ impl FsQueue {
         for end in ENDS {
             match self.disk.read_regular(&self.layout.end(end, batch).join(&file), SIZE_MAX) {
                 Ok(_) => {
-                    return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+                    return Ok(self.status(end, batch, name)?.map(|status| (end, status)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -104,12 +112,9 @@ impl FsQueue {
         self.need_volume().map(|()| None)
     }
 
-    pub(super) fn find_task(
-        &self,
-        agent: &str,
-        batch: &str,
-        id: &TaskId,
-    ) -> io::Result<Option<Place>> {
+    /// Finds a task. Searches its possible places twice, in the order it moves through them, so
+    /// that a concurrent move cannot hide it.
+    pub(crate) fn find(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
         for _ in 0..2 {
             if let Some(place) = self.find_once(agent, batch, id)? {
                 return Ok(Some(place));
@@ -135,7 +140,7 @@ impl FsQueue {
             }
             dirs.iter().try_for_each(|dir| self.change(dir))?;
         }
-        self.find_task(agent, batch, id)
+        self.find(agent, batch, id)
     }
 
     /// Creates and removes a hidden file in a directory. A missing directory is not an error.
@@ -190,7 +195,8 @@ impl FsQueue {
         Ok(found.is_some())
     }
 
-    pub(super) fn read_task(&self, place: &Place, batch: &str) -> io::Result<Option<Task>> {
+    /// Reads the task at `place`. Returns `None` if it is not there or not complete.
+    pub(crate) fn read(&self, place: &Place, batch: &str) -> io::Result<Option<Task>> {
         check_name(batch, "a batch")?;
         let (path, name, agent) = match place {
             Place::Waiting { agent, name } => (self.inbox(agent)?.join(name.file()), name, agent),

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::check_name;
 use super::claim::Found;
-use super::fs::{check_name, lock};
 use super::listing::Pace;
 use super::moves::parent;
 use super::name::TaskName;
 use super::status::CANCELLED;
-use super::{End, Ending, FsQueue, Task};
-use crate::base::host;
+use super::{End, Ending, Queue, Task};
+use crate::base::host::{self, lock};
 
 /// Markers found by the last scan.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Seen {
     }
 }
 
-impl FsQueue {
+impl Queue {
     /// Returns the markers, at most slightly outdated. Scans take at most a twentieth of the time,
     /// so a claim pays almost nothing for them.
     pub(super) fn current_marks(&self) -> io::Result<Arc<Seen>> {
@@ -80,7 +80,8 @@ impl FsQueue {
         Ok(markers)
     }
 
-    pub(super) fn list_cancels(&self) -> io::Result<HashSet<String>> {
+    /// Returns the ids of tasks and runs whose cancellation is requested.
+    pub(crate) fn cancel_requests(&self) -> io::Result<HashSet<String>> {
         let cancels = self.markers(&self.layout.cancel())?;
         if cancels.is_empty() {
             self.need_volume()?;
@@ -88,27 +89,31 @@ impl FsQueue {
         Ok(cancels)
     }
 
-    pub(super) fn mark_cancel(&self, id: &str) -> io::Result<()> {
+    /// Requests the cancellation of a task in any state, or of all tasks of a run.
+    pub(crate) fn request_cancel(&self, id: &str) -> io::Result<()> {
         check_name(id, "a task or a run")?;
         self.mark(&self.layout.cancel().join(id), b"")
     }
 
-    pub(super) fn unmark_cancel(&self, id: &str) -> io::Result<()> {
+    /// Removes a cancellation request. Does nothing if there is none.
+    pub(crate) fn forget_cancel(&self, id: &str) -> io::Result<()> {
         check_name(id, "a task or a run")?;
         self.unmark(&self.layout.cancel().join(id))
     }
 
-    pub(super) fn mark_pause(&self, agent: &str, reason: &str) -> io::Result<()> {
+    /// Pauses an agent: no process claims its tasks until [`resume`](Self::resume).
+    pub(crate) fn pause(&self, agent: &str, reason: &str) -> io::Result<()> {
         check_name(agent, "an agent")?;
         self.mark(&self.layout.pause().join(agent), reason.as_bytes())
     }
 
-    pub(super) fn unmark_pause(&self, agent: &str) -> io::Result<()> {
+    pub(crate) fn resume(&self, agent: &str) -> io::Result<()> {
         check_name(agent, "an agent")?;
         self.unmark(&self.layout.pause().join(agent))
     }
 
-    pub(super) fn pause_reason(&self, agent: &str) -> io::Result<Option<String>> {
+    /// Returns the reason for an agent's pause, or `None` if it is not paused.
+    pub(crate) fn paused(&self, agent: &str) -> io::Result<Option<String>> {
         use io::ErrorKind::{InvalidData, IsADirectory};
         check_name(agent, "an agent")?;
         match self.read_file(&self.layout.pause().join(agent)) {
@@ -139,8 +144,8 @@ impl FsQueue {
         self.sync_dirs([parent(path)]).check_all()
     }
 
-    /// Cancels a waiting task.
-    pub(super) fn take_out(&self, agent: &str, name: &TaskName) -> io::Result<Ending> {
+    /// Cancels a waiting task. Returns `Fenced` if another process claimed it first.
+    pub(crate) fn cancel_waiting(&self, agent: &str, name: &TaskName) -> io::Result<Ending> {
         let Some(name) = self.take_one(agent, name)? else { return Ok(Ending::Fenced) };
         let ending = match self.read_claim(agent, &name) {
             Ok(Found::Task(claim)) => {

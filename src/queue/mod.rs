@@ -6,6 +6,10 @@
 //! error, a process therefore looks for its own target: if the target exists, the rename happened,
 //! even if the call returned an error.
 //!
+//! The order of operations is the protocol; `inbox-layout.md` documents it for users. Decisions
+//! must not depend on `stat`, file times, or file locks. They depend on directory listings and on a
+//! process's own target names.
+//!
 //! The queue does not know what a workflow is. A task is a sealed document with a few members that
 //! the queue reads ([`Task`]); the executor of the task reads the rest.
 
@@ -14,7 +18,6 @@ mod claim;
 mod clock;
 mod commit;
 mod enqueue;
-pub(crate) mod fs;
 pub(crate) mod layout;
 pub(crate) mod listing;
 mod look;
@@ -31,15 +34,26 @@ mod tests;
 mod volume;
 pub(crate) mod watch;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
+
+use crate::base::host::lock;
+use crate::base::{ids, random};
+use crate::disk::Disk;
+use listing::{Stock, Stuck};
+use markers::Marks;
+use moves::Patience;
+use name::is_word;
 
 pub(crate) use crate::queue::checkout_token::{Turn, TurnHolder};
 pub(crate) use crate::queue::missing_volume::VolumeFault;
 pub(crate) use crate::queue::repair::{Judged, name_anew};
-pub(crate) use fs::FsQueue;
 pub(crate) use layout::Layout;
 pub(crate) use name::{ClaimName, TaskId, TaskName};
 pub(crate) use status::UNREADABLE;
@@ -146,82 +160,273 @@ pub(crate) type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
 /// Its second argument reads the task, or returns `None` if the file is gone or incomplete.
 pub(crate) type Wanted<'a> = &'a dyn Fn(&TaskName, &dyn Fn() -> Option<Task>) -> bool;
 
-/// Operations of a queue backend. Any number of threads and processes may call them concurrently.
-pub(crate) trait Queue: Send + Sync {
-    /// Puts tasks into their agents' inboxes. After `Ok`, they will be executed: in durable mode
-    /// they survive a power failure.
-    fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;
-    /// Like [`enqueue`](Self::enqueue), but publishes each task only if `still` accepts it right
-    /// before it appears: writing takes long, and a process that was paused meanwhile may have lost
-    /// its right to publish. Returns one result per task, in order.
-    fn enqueue_while(&self, tasks: &[Task], still: Still) -> Vec<Published>;
-    /// Enqueues a task that this process has already claimed.
-    fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim>;
-    /// Claims the next task of an agent: the most urgent, and among those the oldest. Returns
-    /// `Claimed::Nothing` while the agent is paused.
-    fn claim(&self, agent: &str) -> io::Result<Claimed>;
-    /// Like [`claim`](Self::claim), but considers only the tasks that `wanted` accepts.
-    fn claim_wanted(&self, agent: &str, wanted: Wanted) -> io::Result<Claimed>;
-    /// Claims the given waiting task. Returns `Claimed::Nothing` if another process has it or the
-    /// agent is paused.
-    fn claim_this(&self, agent: &str, name: &TaskName) -> io::Result<Claimed>;
-    /// Ends claimed tasks, each with its status. The move of a task is its commit. Returns one
-    /// result per task, in order.
-    fn complete(&self, done: &[Finish]) -> Vec<io::Result<Ending>>;
-    /// Returns a claimed task to its inbox. The attempt does not count as a crash.
-    fn release(&self, claim: &Claim) -> io::Result<Ending>;
-    /// Requeues or ends the claims of a holder that is known to be dead.
-    fn reap(&self, worker: &str) -> io::Result<Vec<Reaped>>;
+/// Total time to retry an operation while the volume does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A queue as seen by one process, on any [`Disk`]. Any number of threads and processes may use
+/// one queue concurrently.
+pub(crate) struct Queue {
+    disk: Arc<dyn Disk>,
+    pub layout: Layout,
+    /// Name of this process, new at every start.
+    me: String,
+    /// True if files and directories are synced before anything is promised.
+    durable: bool,
+    /// Name of the volume at the time it was opened.
+    volume: String,
+    patience: Duration,
+    /// Directories known to exist. Hot paths do not check them again.
+    made: RwLock<HashSet<PathBuf>>,
+    /// Listed names that were not tried yet, by agent.
+    stocks: RwLock<HashMap<String, Arc<Mutex<Stock>>>>,
+    /// Claims that this process made or is about to make, by their random part. A claim on disk
+    /// that carries this process's name but is not in this set arrived late, without the knowledge
+    /// of the thread that made it.
+    held: Mutex<HashSet<String>>,
+    marks: Mutex<Marks>,
+    stuck: Stuck,
+    /// Random numbers are derived from this seed and a counter.
+    seed: u64,
+    drawn: AtomicU64,
+    beats: AtomicU64,
+}
+
+impl Queue {
+    /// Opens the queue of a workspace and creates its directories. `me` names this process:
+    /// lower-case letters and digits that no earlier process used.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        layout: Layout,
+        me: &str,
+        seed: u64,
+        durable: bool,
+    ) -> io::Result<Queue> {
+        if !is_word(me) {
+            let text = format!("`{me}` cannot name a worker: only `a`–`z` and `0`–`9` can");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let mut queue = Queue {
+            disk,
+            layout,
+            me: me.to_owned(),
+            durable,
+            volume: String::new(),
+            patience: PATIENCE,
+            made: RwLock::default(),
+            stocks: RwLock::default(),
+            held: Mutex::default(),
+            marks: Mutex::default(),
+            stuck: Stuck::default(),
+            seed,
+            drawn: AtomicU64::new(0),
+            beats: AtomicU64::new(0),
+        };
+        // Create nothing on a volume that cannot be identified.
+        queue.volume = queue.find_volume()?;
+        queue.make_own_dirs()?;
+        Ok(queue)
+    }
+
+    /// Creates the directories that any machine may look for, before one does.
+    fn make_own_dirs(&self) -> io::Result<()> {
+        let layout = &self.layout;
+        let dirs = [
+            layout.inboxes(),
+            layout.all_claimed(),
+            layout.tmp(),
+            layout.beats(),
+            layout.workers(),
+            layout.cancel(),
+            layout.pause(),
+            layout.evidence(),
+            layout.intake(),
+            layout.results(),
+            layout.runs(),
+            layout.drain(),
+            layout.ends(End::Processed),
+            layout.ends(End::Failed),
+            layout.ends(End::Cancelled),
+        ];
+        dirs.iter().try_for_each(|dir| self.disk.make_dirs(dir))
+    }
+
+    /// Returns the disk that holds the queue.
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// Returns the name of this process, new at every start.
+    pub(crate) fn me(&self) -> &str {
+        &self.me
+    }
+
+    /// Creates the directories of an agent. Fails if the name differs from another agent's only in
+    /// case: on a case-insensitive file system, both would share one inbox.
+    pub(crate) fn open_agent(&self, agent: &str) -> io::Result<()> {
+        let inbox = self.inbox(agent)?;
+        if !self.is_made(&inbox) {
+            self.check_alike(agent)?;
+        }
+        self.need_dir(&inbox)?;
+        self.need_dir(&self.layout.claimed(agent))
+    }
+
+    fn check_alike(&self, agent: &str) -> io::Result<()> {
+        let mut patience = Patience::new(self.patience);
+        let others = loop {
+            match self.list_dirs(&self.layout.inboxes()) {
+                Ok(others) => break others,
+                Err(error) => patience.wait(error)?,
+            }
+        };
+        let alike = |other: &&String| other.eq_ignore_ascii_case(agent);
+        match others.iter().find(alike) {
+            Some(other) if !others.iter().any(|other| other == agent) => {
+                let text = format!(
+                    "agents `{agent}` and `{other}`, which has an inbox, differ only in upper and \
+                     lower case"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_made(&self, dir: &Path) -> bool {
+        self.made.read().unwrap_or_else(|poison| poison.into_inner()).contains(dir)
+    }
+
+    /// Returns the reason not to serve an agent's inbox: any user of the machine could write tasks
+    /// into it. Returns `None` if the inbox is safe.
+    pub(crate) fn unsafe_inbox(&self, agent: &str) -> io::Result<Option<String>> {
+        for dir in [self.layout.inboxes(), self.inbox(agent)?] {
+            let mode = match self.disk.mode(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                mode => mode?,
+            };
+            if mode & 0o002 != 0 {
+                let dir = dir.display();
+                let text =
+                    format!("anybody may write to `{dir}`: make it safe by `chmod o-w {dir}`");
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns an agent's inbox. Fails for a name whose path would lie elsewhere.
+    fn inbox(&self, agent: &str) -> io::Result<PathBuf> {
+        check_name(agent, "an agent")?;
+        Ok(self.layout.inbox(agent))
+    }
+
+    /// Returns a random token that is not used twice.
+    pub(crate) fn word(&self) -> String {
+        random::word(self.random())
+    }
+
+    /// Returns an id for a new task. The ids that one process creates sort in creation order.
+    pub(crate) fn new_id(&self, at_ms: u64) -> TaskId {
+        let count = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let rest = u128::from(random::nth(self.seed, count)) & 0xffff_ffff_ffff;
+        TaskId::new(at_ms, (u128::from(count & 0xffff_ffff) << 48) | rest)
+    }
+
+    fn random(&self) -> u64 {
+        random::nth(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a path in `tmp/` that only this process can choose.
+    fn temporary(&self) -> PathBuf {
+        self.layout.tmp().join(format!("{}.{}", self.me, self.word()))
+    }
+
+    /// Creates a directory unless it is known to exist.
+    pub(crate) fn need_dir(&self, dir: &Path) -> io::Result<()> {
+        if self.is_made(dir) { Ok(()) } else { self.make_dir(dir) }
+    }
+
+    /// Creates a directory, even if it is known to exist: it may have been removed.
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.need_volume()?;
+        let mut patience = Patience::new(self.patience);
+        while let Err(error) = self.disk.make_dirs(dir) {
+            patience.wait(error)?;
+        }
+        self.made.write().unwrap_or_else(|poison| poison.into_inner()).insert(dir.to_owned());
+        Ok(())
+    }
+
+    fn stock(&self, agent: &str) -> Arc<Mutex<Stock>> {
+        let stocks = self.stocks.read().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(stock) = stocks.get(agent) {
+            return stock.clone();
+        }
+        drop(stocks);
+        let mut stocks = self.stocks.write().unwrap_or_else(|poison| poison.into_inner());
+        stocks.entry(agent.to_owned()).or_default().clone()
+    }
+
+    /// Forgets claims that were found but not returned by a call yet. They are unknown again.
+    fn forget_found(&self) {
+        let stocks = self.stocks.read().unwrap_or_else(|poison| poison.into_inner());
+        for stock in stocks.values() {
+            lock(stock).found.drain(..).for_each(|name| self.let_go(&name));
+        }
+    }
+
+    /// Records a claim as known. Returns false if it already was.
+    fn hold(&self, name: &ClaimName) -> bool {
+        lock(&self.held).insert(name.claim.clone())
+    }
+
+    fn let_go(&self, name: &ClaimName) {
+        lock(&self.held).remove(&name.claim);
+    }
+
     /// Writes the heartbeat of this process.
-    fn beat(&self) -> io::Result<()>;
+    pub(crate) fn beat(&self) -> io::Result<()> {
+        let beats = self.beats.fetch_add(1, Ordering::Relaxed) + 1;
+        let path = self.layout.beats().join(&self.me);
+        // The record has a constant length, so a reader never sees parts of two numbers.
+        let record = format!("{beats:020}\n");
+        match self.disk.overwrite(&path, record.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_dir(&self.layout.beats())?;
+                self.disk.overwrite(&path, record.as_bytes())
+            }
+            beaten => beaten,
+        }
+    }
+
     /// Returns the last heartbeat of a process, or `None` if it never wrote one.
-    fn read_beat(&self, worker: &str) -> io::Result<Option<Vec<u8>>>;
-    /// Returns every agent that has an inbox or claims.
-    fn agents(&self) -> io::Result<Vec<String>>;
-    /// Returns all claims of an agent.
-    fn claims(&self, agent: &str) -> io::Result<Vec<ClaimName>>;
-    /// Returns all tasks that wait for an agent, in claim order.
-    fn waiting(&self, agent: &str) -> io::Result<Vec<TaskName>>;
-    /// Returns true if any task waits for an agent. Cheap: stops at the first one.
-    fn has_waiting(&self, agent: &str) -> io::Result<bool>;
-    /// Returns the tasks of a batch that ended as `end`, each with the process that ended it.
-    fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>>;
-    /// Returns the batches that have tasks which ended as `end`.
-    fn batches(&self, end: End) -> io::Result<Vec<String>>;
-    /// Returns the status of an ended task, or `None` if it is missing or incomplete.
-    fn status(
-        &self,
-        end: End,
-        batch: &str,
-        name: &ClaimName,
-    ) -> io::Result<Option<Map<String, Value>>>;
-    /// Returns how a claim ended, if its own holder ended it. Opens the file names it would have
-    /// and lists nothing. `None` is not conclusive: another process may have ended the claim.
-    fn ended_by_holder(
-        &self,
-        batch: &str,
-        name: &ClaimName,
-    ) -> io::Result<Option<(End, Map<String, Value>)>>;
-    /// Finds a task. Searches its possible places twice, in the order it moves through them, so
-    /// that a concurrent move cannot hide it.
-    fn find(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>>;
-    /// Reads the task at `place`. Returns `None` if it is not there or not complete.
-    fn read(&self, place: &Place, batch: &str) -> io::Result<Option<Task>>;
-    /// Requests the cancellation of a task in any state, or of all tasks of a run.
-    fn request_cancel(&self, id: &str) -> io::Result<()>;
-    /// Returns the ids of tasks and runs whose cancellation is requested.
-    fn cancel_requests(&self) -> io::Result<HashSet<String>>;
-    /// Removes a cancellation request. Does nothing if there is none.
-    fn forget_cancel(&self, id: &str) -> io::Result<()>;
-    /// Cancels a waiting task. Returns `Fenced` if another process claimed it first.
-    fn cancel_waiting(&self, agent: &str, name: &TaskName) -> io::Result<Ending>;
-    /// Puts an ended task back into its inbox as the next attempt. Resets its crash count and
-    /// removes a request to cancel it. `by` is the process that ended it, as [`Queue::ended`]
-    /// returns it.
-    fn requeue(&self, end: End, batch: &str, name: &ClaimName, by: &str) -> io::Result<Ending>;
-    /// Pauses an agent: no process claims its tasks until [`resume`](Self::resume).
-    fn pause(&self, agent: &str, reason: &str) -> io::Result<()>;
-    fn resume(&self, agent: &str) -> io::Result<()>;
-    /// Returns the reason for an agent's pause, or `None` if it is not paused.
-    fn paused(&self, agent: &str) -> io::Result<Option<String>>;
+    pub(crate) fn read_beat(&self, worker: &str) -> io::Result<Option<Vec<u8>>> {
+        check_name(worker, "a worker")?;
+        self.read_file(&self.layout.beats().join(worker))
+    }
+}
+
+/// Fails unless `name` can be the name of a file or directory.
+fn check_name(name: &str, what: &str) -> io::Result<()> {
+    match ids::name_fault(name) {
+        None => Ok(()),
+        Some(fault) => {
+            let text = format!("`{name}` cannot be the name of {what}: {fault}");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
+impl Task {
+    /// Reads the members that the queue knows. Returns `None` if the batch is missing or unfit.
+    pub(crate) fn read(name: TaskName, agent: &str, document: Map<String, Value>) -> Option<Task> {
+        let batch = document.get("batch")?.as_str()?.to_owned();
+        // The batch becomes a directory name.
+        if ids::name_fault(&batch).is_some() {
+            return None;
+        }
+        let crash_limit = document.get("crash_limit").and_then(Value::as_u64).unwrap_or(3);
+        let crash_limit = u32::try_from(crash_limit).unwrap_or(u32::MAX);
+        Some(Task { name, agent: agent.to_owned(), batch, crash_limit, document })
+    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::{Ending, FsQueue};
+use super::{Ending, Queue};
 use crate::base::host;
 
 /// Errors of a volume that temporarily does not answer.
@@ -82,7 +82,7 @@ enum Listed {
     Nowhere,
 }
 
-impl FsQueue {
+impl Queue {
     /// Renames a file to a name that only this process can choose. Returns `Fenced` if another
     /// process moved the file first. Syncs nothing.
     pub(super) fn move_unique(&self, from: &Path, to: &Path) -> io::Result<Ending> {

@@ -13,7 +13,7 @@ use super::claim::Found;
 use super::moves::is_transient;
 use super::name::ClaimName;
 use super::status::{CANCELLED, CRASH_LIMIT};
-use super::{Claim, End, Ending, FsQueue, Reaped};
+use super::{Claim, End, Ending, Queue, Reaped};
 use crate::base::ids::counted;
 
 /// Reason why a holder is gone.
@@ -25,8 +25,9 @@ enum Gone {
     Unaware,
 }
 
-impl FsQueue {
-    pub(super) fn reap_worker(&self, worker: &str) -> io::Result<Vec<Reaped>> {
+impl Queue {
+    /// Requeues or ends the claims of a holder that is known to be dead.
+    pub(crate) fn reap(&self, worker: &str) -> io::Result<Vec<Reaped>> {
         self.reap_where(Gone::Died, |name| name.worker == worker)
     }
 
@@ -46,7 +47,7 @@ impl FsQueue {
     ) -> io::Result<Vec<Reaped>> {
         let mut reaped = Vec::new();
         for agent in self.list_dirs(&self.layout.all_claimed())? {
-            for name in self.list_claims(&agent)? {
+            for name in self.claims(&agent)? {
                 if !is_theirs(&name) {
                     continue;
                 }
@@ -76,7 +77,7 @@ impl FsQueue {
             Found::Gone => return Ok(None),
         };
         for end in [End::Processed, End::Failed, End::Cancelled] {
-            let status = self.read_status(end, &claim.task.batch, name)?;
+            let status = self.status(end, &claim.task.batch, name)?;
             if status.is_some_and(|status| is_of(&status, &claim)) {
                 let ending = self.finish_forward(&claim, end)?;
                 return Ok(if_ours(ending, Reaped::Finished { name: name.clone(), end }));

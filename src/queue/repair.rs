@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::claim::Found;
 use super::moves::parent;
 use super::name::{ClaimName, TaskId, TaskName};
-use super::{Claim, End, Ending, FsQueue, Layout, Task, VolumeFault, seal, status, volume};
+use super::{Claim, End, Ending, Layout, Queue, Task, VolumeFault, seal, status, volume};
 use crate::disk::Disk;
 
 /// Reason in the status of a task whose own status was lost.
@@ -34,7 +34,7 @@ pub(crate) enum Judged {
     Gone,
 }
 
-impl FsQueue {
+impl Queue {
     /// Moves any file to `lost/`, with a note next to it that states its origin and the reason.
     /// Returns the new path, or `None` if the file no longer exists.
     pub(crate) fn set_aside(
@@ -179,7 +179,7 @@ impl FsQueue {
         name: &ClaimName,
         by: &str,
     ) -> io::Result<Ending> {
-        super::fs::check_name(to, "a batch")?;
+        super::check_name(to, "a batch")?;
         let (old, new) = (self.layout.end(end, from), self.layout.end(end, to));
         self.need_dir(&new)?;
         // An earlier repair that was interrupted may have moved the status already.
@@ -198,7 +198,7 @@ impl FsQueue {
     /// Returns true if a worker holds the claim.
     pub(crate) fn is_held(&self, name: &ClaimName) -> io::Result<bool> {
         for agent in self.list_dirs(&self.layout.all_claimed())? {
-            if self.list_claims(&agent)?.contains(name) {
+            if self.claims(&agent)?.contains(name) {
                 return Ok(true);
             }
         }

@@ -39,19 +39,19 @@ fn done() -> Map<String, Value> {
 
 /// Opens a queue that is durable on the simulated disk. On the real one that only takes time,
 /// except where it is what a test is about.
-fn open(disk: &Arc<dyn Disk>, root: &Path, me: &str) -> FsQueue {
+fn open(disk: &Arc<dyn Disk>, root: &Path, me: &str) -> Queue {
     open_as(disk, root, me, root.is_relative())
 }
 
-fn open_as(disk: &Arc<dyn Disk>, root: &Path, me: &str, durable: bool) -> FsQueue {
+fn open_as(disk: &Arc<dyn Disk>, root: &Path, me: &str, durable: bool) -> Queue {
     let seed = me.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte));
-    let queue = FsQueue::open(disk.clone(), Layout::new(root), me, seed, durable).unwrap();
+    let queue = Queue::open(disk.clone(), Layout::new(root), me, seed, durable).unwrap();
 
     queue.open_agent("qa").unwrap();
     queue
 }
 
-fn take(queue: &FsQueue) -> Option<Claim> {
+fn take(queue: &Queue) -> Option<Claim> {
     match queue.claim("qa").unwrap() {
         Claimed::Task(claim) => Some(*claim),
         Claimed::Nothing => None,
@@ -59,7 +59,7 @@ fn take(queue: &FsQueue) -> Option<Claim> {
     }
 }
 
-fn finish(queue: &FsQueue, claim: &Claim, end: End) -> io::Result<Ending> {
+fn finish(queue: &Queue, claim: &Claim, end: End) -> io::Result<Ending> {
     let finish = Finish { claim: claim.clone(), end, status: done() };
     queue.complete(&[finish]).pop().unwrap()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::FsQueue;
+use super::Queue;
 use super::layout::Layout;
 use super::missing_volume::{self, VolumeFault};
 use super::moves::{Patience, parent};
@@ -102,7 +102,7 @@ fn read_name(disk: &dyn Disk, layout: &Layout) -> io::Result<Name> {
     }
 }
 
-impl FsQueue {
+impl Queue {
     /// Returns the volume's name. Creates a name if there is none.
     pub(super) fn find_volume(&self) -> io::Result<String> {
         let (disk, layout) = (&*self.disk, &self.layout);

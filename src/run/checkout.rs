@@ -18,7 +18,7 @@ use super::run_task;
 use crate::attempt::documents::{self, Asked, COORDINATOR};
 use crate::base::host;
 use crate::exec;
-use crate::queue::{Claim, FsQueue, Place, Queue, TaskId, Turn, TurnHolder};
+use crate::queue::{Claim, Place, Queue, TaskId, Turn, TurnHolder};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::workspace::Workspace;
 
@@ -33,7 +33,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// Releases the turn. Does nothing if another process has taken it over in the meantime.
-    pub(crate) fn give_up(self, queue: &FsQueue) -> io::Result<()> {
+    pub(crate) fn give_up(self, queue: &Queue) -> io::Result<()> {
         queue.pass_turn(&self.turn, None).map(drop)
     }
 }
@@ -88,7 +88,7 @@ impl Suitor {
     /// coordinator has claimed for `patience` counts as abandoned.
     pub(crate) fn ask(
         &mut self,
-        queue: &FsQueue,
+        queue: &Queue,
         workspace: &Workspace,
         claim: &Claim,
         patience: Duration,
@@ -117,7 +117,7 @@ impl Suitor {
     /// `patience`, and none of its steps is queued or executing.
     fn is_left(
         &mut self,
-        queue: &FsQueue,
+        queue: &Queue,
         workspace: &Workspace,
         turn: &Turn,
         holder: &TurnHolder,
@@ -147,7 +147,7 @@ impl Suitor {
 }
 
 /// Returns the run that holds the lock.
-fn before(queue: &FsQueue, owner: String) -> io::Result<Before> {
+fn before(queue: &Queue, owner: String) -> io::Result<Before> {
     Ok(match holder(queue)? {
         Some(holder) => Before::Run(holder.batch),
         None => Before::Process(owner),
@@ -155,7 +155,7 @@ fn before(queue: &FsQueue, owner: String) -> io::Result<Before> {
 }
 
 /// Returns the run of a fleet that has the turn, or `None` if that run has ended.
-pub(crate) fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
+pub(crate) fn holder(queue: &Queue) -> io::Result<Option<TurnHolder>> {
     let Some(holder) = queue.turn()?.holder else { return Ok(None) };
     let place = queue.find(COORDINATOR, &holder.batch, &holder.task)?;
     let out = matches!(place, Some(Place::Waiting { .. } | Place::Claimed { .. }));
@@ -164,7 +164,7 @@ pub(crate) fn holder(queue: &FsQueue) -> io::Result<Option<TurnHolder>> {
 
 /// Returns true if a step of a run is executing or queued for a worker.
 pub(crate) fn is_at_work(
-    queue: &FsQueue,
+    queue: &Queue,
     workspace: &Workspace,
     holder: &TurnHolder,
 ) -> io::Result<bool> {
@@ -173,7 +173,7 @@ pub(crate) fn is_at_work(
 }
 
 fn has_steps_out(
-    queue: &FsQueue,
+    queue: &Queue,
     workspace: &Workspace,
     holder: &TurnHolder,
     place: Option<&Place>,
@@ -196,7 +196,7 @@ fn has_steps_out(
 }
 
 fn root_of(
-    queue: &FsQueue,
+    queue: &Queue,
     workspace: &Path,
     holder: &TurnHolder,
     place: Option<&Place>,

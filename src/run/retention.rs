@@ -20,7 +20,7 @@ use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::{self, locks::try_lock};
 use crate::free_task::intake::files;
 use crate::free_task::parse::made_at;
-use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId, UNREADABLE};
+use crate::queue::{ClaimName, End, Queue, TaskId, UNREADABLE};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// Directory of dropped files whose tasks were enqueued.
@@ -109,7 +109,7 @@ pub(crate) struct Runs {
 
 /// A scan for removable data.
 struct Looker<'a> {
-    queue: &'a FsQueue,
+    queue: &'a Queue,
     runs: &'a Runs,
     /// Data last written before this time is old.
     before: Time,
@@ -122,7 +122,7 @@ struct Looker<'a> {
 
 /// Returns everything in a queue that can be removed, confirmed by a second scan: if a task was
 /// claimed and ended during one scan, its status seems to belong to no task.
-pub(crate) fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
+pub(crate) fn old(queue: &Queue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
     let mut heaps = old_now(queue, runs, before)?;
     if heaps.is_empty() {
         return Ok(heaps);
@@ -136,7 +136,7 @@ pub(crate) fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<
     Ok(heaps)
 }
 
-fn old_now(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
+fn old_now(queue: &Queue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
     let mut looker = Looker::new(queue, runs, before)?;
     let mut heaps = looker.ended(|_| true)?;
     heaps.extend(looker.logs()?);
@@ -147,13 +147,13 @@ fn old_now(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> 
 }
 
 /// Returns only the tasks of the runs that are being removed.
-pub(crate) fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
+pub(crate) fn tasks_of_runs(queue: &Queue, runs: &Runs) -> io::Result<Vec<Heap>> {
     let of_them = |batch: &str| RunId::parse(batch).is_some_and(|run| runs.gone.contains(&run));
     Looker::new(queue, runs, Time::default())?.ended(of_them)
 }
 
 impl<'a> Looker<'a> {
-    fn new(queue: &'a FsQueue, runs: &'a Runs, before: Time) -> io::Result<Self> {
+    fn new(queue: &'a Queue, runs: &'a Runs, before: Time) -> io::Result<Self> {
         let (mut live, mut held) = (HashSet::new(), HashSet::new());
         // A file that is being accepted may already be a task, unknown to the process that made it.
         for dir in dirs(&queue.layout.intake())?.iter().filter(|dir| name(dir) != DONE) {

@@ -8,19 +8,19 @@ use crate::base::ids::RunId;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, TaskRef};
-use crate::queue::{End, Ending, FsQueue, Place, Queue, Task, TaskId};
+use crate::queue::{End, Ending, Place, Queue, Task, TaskId};
 
 /// Batch argument for reads without a known batch: waiting and claimed tasks belong to none.
 const NO_BATCH: &str = "none";
 
 /// Returns the places of the waiting and claimed tasks of runs, by run ID.
-pub(crate) fn out(queue: &FsQueue) -> io::Result<HashMap<String, Place>> {
+pub(crate) fn out(queue: &Queue) -> io::Result<HashMap<String, Place>> {
     out_known(queue, &mut HashMap::new())
 }
 
 /// Like [`out`], for repeated calls: does not read a task whose file name is in `known`.
 pub(crate) fn out_known(
-    queue: &FsQueue,
+    queue: &Queue,
     known: &mut HashMap<String, Option<RunId>>,
 ) -> io::Result<HashMap<String, Place>> {
     let agent = COORDINATOR;
@@ -50,7 +50,7 @@ pub(crate) fn out_known(
 }
 
 /// Finds the task of one run.
-pub(crate) fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
+pub(crate) fn find(queue: &Queue, run: &RunId) -> io::Result<Option<Place>> {
     // The task may move between two places during the scan.
     for _ in 0..2 {
         if let Some(place) = out(queue)?.remove(run.as_str()) {
@@ -63,7 +63,7 @@ pub(crate) fn find(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
     Ok(None)
 }
 
-fn ended(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
+fn ended(queue: &Queue, run: &RunId) -> io::Result<Option<Place>> {
     for end in [End::Failed, End::Cancelled, End::Processed] {
         let mut names = queue.ended(end, run.as_str())?;
         // It is older than the tasks of its steps, so it is nearly always the first.
@@ -79,7 +79,7 @@ fn ended(queue: &FsQueue, run: &RunId) -> io::Result<Option<Place>> {
 }
 
 /// Returns the run that a task represents, or `None` for another task.
-fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunId>> {
+fn run_at(queue: &Queue, place: &Place, batch: &str) -> io::Result<Option<RunId>> {
     let Some(task) = queue.read(place, batch)? else { return Ok(None) };
     match documents::read(&task.document) {
         Ok(Asked::Run(run)) => Ok(Some(run.run_id)),
@@ -124,7 +124,7 @@ pub(crate) struct StillHeld {
 
 /// Cancels the waiting tasks of a run's steps. Returns the tasks that a worker holds.
 pub(crate) fn take_out_steps(
-    queue: &FsQueue,
+    queue: &Queue,
     run: &Run,
     tasks: &[TaskRef],
 ) -> io::Result<Vec<StillHeld>> {
@@ -152,7 +152,7 @@ pub(crate) fn take_out_steps(
 
 /// Creates a new task for a run that has none. Its attempt is higher than any in the run's
 /// journals, so that the coordinator that claims it writes its own journal.
-pub(crate) fn make(queue: &FsQueue, run: &Run, term: u32) -> Task {
+pub(crate) fn make(queue: &Queue, run: &Run, term: u32) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);

@@ -23,7 +23,6 @@ use crate::cli::show::{self, document};
 use crate::cli::status::Overview;
 use crate::disk::fs::OnVolume as _;
 use crate::engine::run::Address;
-use crate::queue::Queue;
 use crate::report::html::part;
 use crate::report::{self, Amount};
 use crate::view::excerpt::{Excerpt, Room};

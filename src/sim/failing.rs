@@ -18,9 +18,7 @@ use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, Visit};
 use crate::engine::run::{Origin, Policy};
 use crate::engine::{self, Effect, Event, Record, Run, StepStatus};
-use crate::queue::{
-    Claimed, End, Ending, Finish, FsQueue, Layout, Place, Queue, Task, TaskId, TaskName,
-};
+use crate::queue::{Claimed, End, Ending, Finish, Layout, Place, Queue, Task, TaskId, TaskName};
 use crate::store::{DEFINITION, Store};
 use crate::workflow::{Plan, compile};
 
@@ -131,10 +129,10 @@ fn queue_story(at: usize, error: Errno, after: bool) -> usize {
     let failing = Arc::new(failing);
     let told = format!("call {at}, {error}, {}", if after { "after" } else { "before" });
     let layout = || Layout::new(Path::new("w"));
-    let open = |me: &str| FsQueue::open(failing.clone(), layout(), me, at as u64, true);
+    let open = |me: &str| Queue::open(failing.clone(), layout(), me, at as u64, true);
     let mut count = 0;
     // One who takes over from whoever failed.
-    let mut follow = |dead: Option<&FsQueue>| {
+    let mut follow = |dead: Option<&Queue>| {
         count += 1;
         let queue =
             open(&format!("next{count}")).or_else(|_| open(&format!("last{count}"))).unwrap();
@@ -194,7 +192,7 @@ fn queue_story(at: usize, error: Errno, after: bool) -> usize {
         }
     }
     drop(follow(Some(&queue)));
-    let queue = FsQueue::open(disk, layout(), "judge", 1, true).unwrap();
+    let queue = Queue::open(disk, layout(), "judge", 1, true).unwrap();
     for task in &tasks {
         let batch = if put_aside.contains(&task.name.id) { "unreadable" } else { "b" };
         let place = queue.find("qa", batch, &task.name.id).unwrap();

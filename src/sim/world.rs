@@ -31,7 +31,7 @@ use crate::exec::Stop;
 use crate::fleet::coordinator::{self, Coordinator, Left, Reports};
 use crate::fleet::member::{self, claim_of as check_mark};
 use crate::fleet::worker::{self, Audience, Doing, Until};
-use crate::queue::{ClaimName, FsQueue, Layout, Queue, seal};
+use crate::queue::{ClaimName, Layout, Queue, seal};
 use crate::run::drive::Report;
 use crate::run::open;
 use crate::settings::{Config, Layer};
@@ -850,16 +850,11 @@ impl World {
     }
 }
 
-fn open_queue(
-    judge: &Judge,
-    root: &Path,
-    process: usize,
-    durable: bool,
-) -> io::Result<Arc<FsQueue>> {
+fn open_queue(judge: &Judge, root: &Path, process: usize, durable: bool) -> io::Result<Arc<Queue>> {
     let me = new_incarnation();
     judge.joined(&me, process);
     let layout = Layout::new(root);
-    Ok(Arc::new(FsQueue::open(disk::machine(), layout, &me, chance(), durable)?))
+    Ok(Arc::new(Queue::open(disk::machine(), layout, &me, chance(), durable)?))
 }
 
 fn lease(config: &mut Config, planted: Fault) {

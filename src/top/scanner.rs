@@ -15,7 +15,7 @@ use crate::cli::logs::Reader;
 use crate::cli::{Failure, show};
 use crate::disk::fs::OnVolume as _;
 use crate::disk::hint::{Bell, Hints};
-use crate::queue::{FsQueue, Queue};
+use crate::queue::Queue;
 use crate::view::{Board, Memory, RunView, Standing};
 
 /// Minimum interval between scans, and its maximum while a run is active and while none is.
@@ -84,7 +84,7 @@ impl Drop for Looker {
 pub(crate) struct Eyes {
     around: Surroundings,
     memory: Arc<Memory>,
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
     hints: Hints,
     watched: HashSet<PathBuf>,
     log: Option<Tail>,

@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::progress::whole_seconds;
 use crate::base::time::Time;
 use crate::fleet::member::{self, Process, Registration};
-use crate::queue::{FsQueue, Queue};
+use crate::queue::Queue;
 
 /// Interval and lease of a member that does not state its own: those of a network volume, because
 /// only members of other machines are judged by them.
@@ -117,7 +117,7 @@ pub(crate) struct Members {
 impl Members {
     /// Judges every member at once, using earlier observations.
     pub(super) fn look(
-        queue: &FsQueue,
+        queue: &Queue,
         holders: BTreeSet<String>,
         memory: &Memory,
     ) -> io::Result<Members> {
@@ -216,7 +216,7 @@ impl Members {
 fn judge_process(
     process: &Process,
     written_ms: Option<i64>,
-    queue: &FsQueue,
+    queue: &Queue,
     memory: &Memory,
 ) -> Life {
     match process.lives_here() {

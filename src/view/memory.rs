@@ -17,7 +17,7 @@ use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk::fs;
 use crate::engine::Run;
 use crate::free_task::intake::is_dropped;
-use crate::queue::{FsQueue, Queue, TaskName};
+use crate::queue::{Queue, TaskName};
 use crate::store;
 use crate::workflow::Plan;
 
@@ -123,7 +123,7 @@ impl Memory {
     }
 
     /// Returns the content of an inbox.
-    pub(super) fn waiting(&self, queue: &FsQueue, agent: &str) -> io::Result<Arc<Waiting>> {
+    pub(super) fn waiting(&self, queue: &Queue, agent: &str) -> io::Result<Arc<Waiting>> {
         let dir = queue.layout.inbox(agent);
         let stamp = Memory::stamp(&dir);
         if let (Some(stamp), Some((known, waiting))) = (&stamp, lock(&self.inboxes).get(agent))
@@ -174,7 +174,7 @@ impl Memory {
 
     /// Returns the current time of the volume's clock. Asks the volume rarely and extrapolates with
     /// this machine's clock; `None` if this process may not write to the volume.
-    pub(super) fn volume_now_ms(&self, queue: &FsQueue) -> Option<i64> {
+    pub(super) fn volume_now_ms(&self, queue: &Queue) -> Option<i64> {
         let mut clock = lock(&self.clock);
         if clock.is_none_or(|(_, asked)| asked.elapsed() > CLOCK_GOOD_FOR) {
             *clock = queue.volume_now_ms().ok().map(|now| (now, Instant::now()));

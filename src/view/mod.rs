@@ -44,7 +44,7 @@ use crate::disk::fs;
 use crate::fleet::worker::own_target;
 use crate::free_task::intake::moved_aside;
 use crate::free_task::parse::made_at;
-use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
+use crate::queue::{End, Layout, Place, Queue, TurnHolder};
 use crate::run::run_task;
 use crate::settings::Config;
 use crate::store;
@@ -72,7 +72,7 @@ pub(crate) struct Board {
     workspace: Workspace,
     state_dir: PathBuf,
     /// `None` if there was never a fleet.
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
     pub members: Members,
     /// Parked accounts of providers.
     pub parked: Vec<ParkedView>,
@@ -117,7 +117,7 @@ impl Board {
     pub(crate) fn look(
         workspace: Workspace,
         state_dir: &Path,
-        queue: Option<Arc<FsQueue>>,
+        queue: Option<Arc<Queue>>,
         config: Config,
     ) -> io::Result<Board> {
         Board::look_again(workspace, state_dir, queue, config, &Arc::default())
@@ -127,7 +127,7 @@ impl Board {
     pub(crate) fn look_again(
         workspace: Workspace,
         state_dir: &Path,
-        queue: Option<Arc<FsQueue>>,
+        queue: Option<Arc<Queue>>,
         config: Config,
         memory: &Arc<Memory>,
     ) -> io::Result<Board> {
@@ -189,7 +189,7 @@ impl Board {
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
 
-    fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
+    fn inbox(&self, queue: &Queue, agent: String) -> io::Result<InboxView> {
         let waiting = self.memory.waiting(queue, &agent)?;
         Ok(InboxView {
             oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
@@ -235,7 +235,7 @@ impl Board {
 }
 
 /// Returns the batches of failed tasks that belong to no run, newest first.
-fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
+fn failed_batches(queue: &Queue) -> io::Result<Vec<String>> {
     let mut batches = queue.batches(End::Failed)?;
     batches.retain(|batch| RunId::parse(batch).is_none());
     batches.sort_by(|a, b| b.cmp(a));

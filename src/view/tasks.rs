@@ -15,7 +15,7 @@ use crate::base::time::Time;
 use crate::disk::fs;
 use crate::fleet::worker::target_of;
 use crate::free_task::intake::{Aside, aside_by_id};
-use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
+use crate::queue::{ClaimName, End, Place, Queue, TaskId, TaskName};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// The batch of unreadable tasks; also used where no batch is known yet.
@@ -192,7 +192,7 @@ impl Board {
         }
     }
 
-    fn task_in(&self, queue: &FsQueue, found: &Found) -> io::Result<TaskView> {
+    fn task_in(&self, queue: &Queue, found: &Found) -> io::Result<TaskView> {
         let task = queue.read(&found.place, &found.batch)?;
         let document = task.map(|task| task.document).unwrap_or_default();
         let (name, agent) = match &found.place {
@@ -242,7 +242,7 @@ impl Board {
 
     fn waiting(
         &self,
-        queue: &FsQueue,
+        queue: &Queue,
         agent: &str,
         name: &TaskName,
         document: &Map<String, Value>,
@@ -259,7 +259,7 @@ impl Board {
         Ok(PlaceView::Waiting { ahead, workers, paused, parked, last })
     }
 
-    fn claimed(&self, queue: &FsQueue, agent: &str, name: &ClaimName) -> PlaceView {
+    fn claimed(&self, queue: &Queue, agent: &str, name: &ClaimName) -> PlaceView {
         let member = self.members.get(&name.worker).map(|member| &member.process);
         PlaceView::Claimed {
             worker: name.worker.clone(),
@@ -372,7 +372,7 @@ impl Board {
 }
 
 /// Returns every place of the tasks whose ID has this prefix.
-fn find(queue: &FsQueue, prefix: &str) -> io::Result<Vec<Found>> {
+fn find(queue: &Queue, prefix: &str) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     let is_it = |id: &TaskId| !prefix.is_empty() && id.as_str().starts_with(prefix);
     let batch = NO_BATCH.to_owned();
@@ -445,7 +445,7 @@ fn said_last(error: &Value) -> Option<String> {
 }
 
 /// Returns the time of a claim, by the clock of the volume. For display only.
-fn claimed_at(queue: &FsQueue, agent: &str, name: &ClaimName) -> Option<Time> {
+fn claimed_at(queue: &Queue, agent: &str, name: &ClaimName) -> Option<Time> {
     let file = fs::metadata(queue.layout.claimed(agent).join(name.file())).ok()?;
     Some(Time(file.ctime() * 1000 + file.ctime_nsec() / 1_000_000))
 }

@@ -9,7 +9,6 @@ use crate::base::ids::shown;
 use crate::cli::common::{self, Surroundings};
 use crate::cli::{Common, help, request, show, worktree};
 use crate::disk::fs;
-use crate::queue::Queue;
 use crate::run::grimoires;
 use crate::view::{Board, Gate, StepView, one_line};
 use crate::workflow::Configured;

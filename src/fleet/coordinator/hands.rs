@@ -11,7 +11,7 @@ use crate::base::random::unguessable;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::TaskRef;
 use crate::exec::Stop;
-use crate::queue::{ClaimName, FsQueue, Task};
+use crate::queue::{ClaimName, Queue, Task};
 use crate::run::drive::{Hands, Job, Launch};
 use crate::run::thread_pool::Pool;
 use crate::settings::Config;
@@ -19,7 +19,7 @@ use crate::store::StoreError;
 
 /// Executes what a run is owed: as a task for an agent, or in the local thread pool.
 pub(super) struct FleetHands<'a> {
-    pub(super) queue: &'a FsQueue,
+    pub(super) queue: &'a Queue,
     pub(super) claim: &'a ClaimName,
     pub(super) config: &'a Config,
     pub(super) run_root: String,

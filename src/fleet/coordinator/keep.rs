@@ -15,7 +15,7 @@ use crate::base::host;
 use crate::disk::hint::Change;
 use crate::exec::Stop;
 use crate::fleet::member::{Member, Rounds, uptime_ms, wait_above};
-use crate::queue::{ClaimName, FsQueue, Queue};
+use crate::queue::{ClaimName, Queue};
 
 impl Coordinator {
     /// Spawns the thread that sends heartbeats and scans the queue.
@@ -79,7 +79,7 @@ impl Coordinator {
 }
 
 pub(super) fn look_around(
-    queue: &FsQueue,
+    queue: &Queue,
     member: &mut Member,
     drain: Option<&Stop>,
     rounds: &mut Rounds,
@@ -96,7 +96,7 @@ pub(super) fn look_around(
 }
 
 /// Reads the requests of users: drains this member if asked to, and returns what to cancel.
-fn heed(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<HashSet<String>> {
+fn heed(queue: &Queue, member: &mut Member, drain: Option<&Stop>) -> io::Result<HashSet<String>> {
     if let Some(stop) = drain {
         if stop.level() == 0 && member.is_asked_to_drain()? {
             stop.request(1);
@@ -109,7 +109,7 @@ fn heed(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Resul
 }
 
 /// Lists the claims that this process holds, by their stems.
-fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<String>> {
+fn look_at_claims(queue: &Queue, rounds: &mut Rounds) -> io::Result<HashSet<String>> {
     let since = host::instant();
     // Claims that could not be released, or whose rename seemed to fail but took effect.
     for found in queue.adopt_surprises(&HashSet::new())? {

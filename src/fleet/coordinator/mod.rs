@@ -42,7 +42,7 @@ use crate::disk::hint::{Hints, Patience};
 use crate::engine::{Run, RunStatus, TaskRef};
 use crate::exec::Stop;
 use crate::free_task::intake::{self, Adopt, Intake};
-use crate::queue::{Claim, ClaimName, End, FsQueue, Published, Queue, Task};
+use crate::queue::{Claim, ClaimName, End, Published, Queue, Task};
 use crate::run::checkout::{self, Before};
 use crate::run::drive::{Drive, Reins, Report};
 use crate::run::thread_pool::Pool;
@@ -59,7 +59,7 @@ const RUNS: usize = 10_000;
 
 /// Dependencies and settings of a coordinator.
 pub(crate) struct Setup {
-    pub queue: Arc<FsQueue>,
+    pub queue: Arc<Queue>,
     pub workspace: Workspace,
     pub config: Config,
     pub environment: Environment,

@@ -19,7 +19,7 @@ use crate::disk;
 use crate::engine::{Event, Record, RunStatus, StepStatus};
 use crate::exec::Stop;
 use crate::fleet::systemd;
-use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
+use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish};
 use crate::run::drive::{self, Drive};
 use crate::run::open::{self, OpenError};
 use crate::store::lock::{self, LockError, RunLock};

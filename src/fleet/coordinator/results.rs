@@ -13,7 +13,7 @@ use crate::base::host;
 use crate::base::ids::RunId;
 use crate::base::time::Time;
 use crate::engine::Record;
-use crate::queue::{ClaimName, Place, Queue, TaskId, TaskName, UNREADABLE};
+use crate::queue::{ClaimName, Place, TaskId, TaskName, UNREADABLE};
 
 impl Coordinator {
     pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {

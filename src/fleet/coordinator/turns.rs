@@ -9,7 +9,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::base::host;
 use crate::base::ids::RunId;
 use crate::disk;
-use crate::queue::{Claim, Queue, TaskId};
+use crate::queue::{Claim, TaskId};
 use crate::run::checkout::{Before, Suitor, Taken};
 use crate::store::StoreError;
 

@@ -32,7 +32,7 @@ use crate::disk;
 use crate::engine::{RunStatus, TaskRef};
 use crate::exec::{self, Stop};
 use crate::health::fsck::{self, Calm, Finding, Kind, Report};
-use crate::queue::{FsQueue, Layout, Queue};
+use crate::queue::{Layout, Queue};
 use crate::workspace::Workspace;
 use judge::Promises;
 use members::{Member, Role};
@@ -87,7 +87,7 @@ enum Later {
 
 struct Torture {
     stage: Stage,
-    queue: FsQueue,
+    queue: Queue,
     members: Vec<Member>,
     random: Random,
     promises: Promises,
@@ -159,7 +159,7 @@ impl Torture {
     fn begin(stage: Stage, seed: u64, size: Size) -> io::Result<Torture> {
         let layout = Layout::new(&stage.workspace);
         let (me, chance) = (crate::base::process::new_incarnation(), member::chance());
-        let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
+        let queue = Queue::open(disk::machine(), layout, &me, chance, true)?;
         fs::create_dir_all(stage.workspace.join(FREE_ROOT).join("logs"))?;
         let role = |number: usize| match number.checked_sub(size.coordinators) {
             None => Role::Coordinator,

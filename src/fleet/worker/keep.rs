@@ -13,8 +13,8 @@ use crate::disk::hint::{Change, Hints, Patience};
 use crate::exec::Stop;
 use crate::fleet::member::{self, Buried, Member, Process, Pulse};
 use crate::free_task::intake::{self, Intake};
+use crate::queue::Queue;
 use crate::queue::name::ENDING;
-use crate::queue::{FsQueue, Queue};
 
 impl Shop {
     /// Returns true if a dropped file is about to become a task.
@@ -125,7 +125,7 @@ impl Shop {
 /// from time to time processes that are not registered.
 pub(crate) fn recover(
     intake: &mut Intake,
-    queue: &FsQueue,
+    queue: &Queue,
     dead: &BTreeSet<String>,
     lease: Duration,
 ) -> io::Result<usize> {

@@ -15,7 +15,7 @@ use crate::attempt::parking::{Entry, Pass, Target, told_in_short};
 use crate::attempt::work::Work;
 use crate::exec;
 use crate::free_task::parse::FreeTask;
-use crate::queue::{Claim, Claimed, Ending, Queue};
+use crate::queue::{Claim, Claimed, Ending};
 use crate::settings::Config;
 use crate::workflow::Configured;
 

@@ -40,7 +40,7 @@ use crate::base::host;
 use crate::disk::hint::Bell;
 use crate::exec::{Mask, Stop};
 use crate::free_task::intake::{self, FreeTasks, Intake};
-use crate::queue::{Finish, FsQueue};
+use crate::queue::{Finish, Queue};
 use crate::settings::Config;
 use crate::workspace::Workspace;
 
@@ -57,7 +57,7 @@ pub(crate) enum Until {
 
 /// Dependencies and settings of a worker.
 pub(crate) struct Setup {
-    pub queue: Arc<FsQueue>,
+    pub queue: Arc<Queue>,
     pub workspace: Workspace,
     pub config: Config,
     pub agent: String,

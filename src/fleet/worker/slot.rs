@@ -27,7 +27,7 @@ use crate::fleet::member::{self};
 use crate::free_task::answer::Done;
 use crate::free_task::parse::FreeTask;
 use crate::free_task::result;
-use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
+use crate::queue::{Claim, Claimed, End, Ending, Finish};
 
 impl Shop {
     /// Claims and executes tasks until the worker closes or has no reason to continue.

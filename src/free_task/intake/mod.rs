@@ -171,11 +171,11 @@ impl Intake {
     }
 
     /// Scans an inbox once, and continues with the files that were taken before.
-    pub(crate) fn scan(&mut self, queue: &dyn Queue, agent: &str) -> io::Result<Scanned> {
+    pub(crate) fn scan(&mut self, queue: &Queue, agent: &str) -> io::Result<Scanned> {
         self.scan_at(queue, agent, Instant::now())
     }
 
-    fn scan_at(&mut self, queue: &dyn Queue, agent: &str, now: Instant) -> io::Result<Scanned> {
+    fn scan_at(&mut self, queue: &Queue, agent: &str, now: Instant) -> io::Result<Scanned> {
         let mut scanned = Scanned::default();
         let settled = self.settled(agent, now, &mut scanned)?;
         self.take(agent, settled, now, &mut scanned)?;
@@ -310,7 +310,7 @@ impl Intake {
     }
 
     /// Continues with the taken files that are due.
-    fn advance(&mut self, queue: &dyn Queue, now: Instant, scanned: &mut Scanned) {
+    fn advance(&mut self, queue: &Queue, now: Instant, scanned: &mut Scanned) {
         let mut ready = Vec::new();
         for mut taken in std::mem::take(&mut self.taken) {
             if taken.due > now {
@@ -332,7 +332,7 @@ impl Intake {
     fn go_on(
         &mut self,
         taken: &mut Taken,
-        queue: &dyn Queue,
+        queue: &Queue,
         now: Instant,
         scanned: &mut Scanned,
     ) -> io::Result<Step> {
@@ -424,7 +424,7 @@ impl Intake {
     /// Publishes tasks in one group, and keeps their files.
     fn put_out(
         &mut self,
-        queue: &dyn Queue,
+        queue: &Queue,
         ready: Vec<(Taken, Task)>,
         now: Instant,
         scanned: &mut Scanned,

@@ -14,7 +14,7 @@ use serde_json::Map;
 use super::files::{NAME_MAX, read_name};
 use super::*;
 use crate::disk;
-use crate::queue::{Claimed, End, Finish, FsQueue, seal};
+use crate::queue::{Claimed, End, Finish, Queue, seal};
 
 const SETTLE: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -22,7 +22,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// A workspace with a queue, and one process that takes files in.
 struct World {
     dir: tempfile::TempDir,
-    queue: FsQueue,
+    queue: Queue,
     intake: Intake,
     now: Instant,
 }
@@ -31,9 +31,9 @@ fn settings() -> Settings {
     Settings { settle: SETTLE, task_bytes: 1000, durable: true }
 }
 
-fn queue(root: &Path, me: &str) -> FsQueue {
+fn queue(root: &Path, me: &str) -> Queue {
     let disk = Arc::new(crate::disk::RealDisk::default());
-    let queue = FsQueue::open(disk, Layout::new(root), me, chance(), false).unwrap();
+    let queue = Queue::open(disk, Layout::new(root), me, chance(), false).unwrap();
     queue.open_agent("engineer").unwrap();
     queue
 }

@@ -31,9 +31,9 @@ fn number(task: &Task) -> u64 {
     task.document["number"].as_u64().unwrap()
 }
 
-fn open_short(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<FsQueue> {
+fn open_short(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<Queue> {
     let layout = Layout::new(Path::new("ws"));
-    let mut queue = FsQueue::open(disk.clone(), layout, me, seed, true)?;
+    let mut queue = Queue::open(disk.clone(), layout, me, seed, true)?;
     // What a planted fault leaves does not heal.
     queue.patience = Duration::from_millis(1);
     Ok(queue)
@@ -44,7 +44,7 @@ fn task_of(number: u64, agent: &str) -> Task {
 }
 
 impl Log {
-    fn claim(&mut self, queue: &FsQueue, agent: &str) -> io::Result<Option<Claim>> {
+    fn claim(&mut self, queue: &Queue, agent: &str) -> io::Result<Option<Claim>> {
         match queue.claim(agent)? {
             Claimed::Task(claim) => {
                 self.claimed.push((self.crashes, number(&claim.task), claim.name.task.attempt));
@@ -57,7 +57,7 @@ impl Log {
         }
     }
 
-    fn complete(&mut self, queue: &FsQueue, ends: Vec<(Claim, End)>) -> io::Result<()> {
+    fn complete(&mut self, queue: &Queue, ends: Vec<(Claim, End)>) -> io::Result<()> {
         let finish = |(claim, end): &(Claim, End)| Finish {
             claim: claim.clone(),
             end: *end,
@@ -73,7 +73,7 @@ impl Log {
     }
 
     /// Executes all it can claim, two at a time.
-    fn work(&mut self, queue: &FsQueue, agent: &str) -> io::Result<()> {
+    fn work(&mut self, queue: &Queue, agent: &str) -> io::Result<()> {
         loop {
             let mut group = Vec::new();
             while group.len() < 2
@@ -187,7 +187,7 @@ fn play(
 }
 
 /// Whether what was told is true, and every task in one place.
-fn check(queue: &FsQueue, log: &Log) -> Result<(), String> {
+fn check(queue: &Queue, log: &Log) -> Result<(), String> {
     let mut ended: BTreeMap<u64, Vec<(ClaimName, End)>> = BTreeMap::new();
     for end in ENDS {
         for (name, by) in queue.ended(end, "day").unwrap() {

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
-use crate::queue::fs::lock;
+use crate::base::host::lock;
 
 fn error(code: Errno) -> io::Error {
     io::Error::from_raw_os_error(code as i32)
@@ -39,7 +39,7 @@ fn tricky(
     Tricky::over(&sim, move |_, call| if fits(call) && take() { reply() } else { Reply::Go })
 }
 
-fn open_on(disk: &Arc<dyn Disk>) -> FsQueue {
+fn open_on(disk: &Arc<dyn Disk>) -> Queue {
     let mut queue = open(disk, Path::new("ws"), "one");
     queue.patience = Duration::from_millis(30);
     queue

@@ -8,7 +8,7 @@ use crate::queue::VolumeFault;
 use crate::queue::claim::SIZE_MAX;
 
 /// Claims everything, and gives the reasons why files were put aside.
-fn drain(queue: &FsQueue) -> (usize, Vec<String>) {
+fn drain(queue: &Queue) -> (usize, Vec<String>) {
     let (mut claimed, mut reasons) = (0, Vec::new());
     loop {
         match queue.claim("qa").unwrap() {
@@ -129,7 +129,7 @@ fn a_directory_that_was_removed_is_made_again() {
 }
 
 /// Every verb that could take nothing for an answer, in a few words.
-fn all_refuse(queue: &FsQueue, claim: &Claim) {
+fn all_refuse(queue: &Queue, claim: &Claim) {
     let name = task(2, 5).name;
     let known = HashSet::new();
     let refused: Vec<(&str, Option<io::Error>)> = vec![
@@ -207,7 +207,7 @@ fn a_queue_that_lost_its_name_gets_no_other() {
         let one = open(disk, root, "one");
         one.enqueue(&[task(1, 5)]).unwrap();
         disk.remove(&layout.fleet_file()).unwrap();
-        let error = FsQueue::open(disk.clone(), layout.clone(), "two", 2, false).err().unwrap();
+        let error = Queue::open(disk.clone(), layout.clone(), "two", 2, false).err().unwrap();
         let fault = VolumeFault::of(&error).expect("it is about the volume");
         assert!(matches!(fault, VolumeFault::Gone { .. }), "{fault}");
         assert!(!disk.list(&root.join(".orchestrate")).unwrap().contains(&"fleet.json".into()));

@@ -7,13 +7,13 @@ use std::sync::{Barrier, Mutex};
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
-use crate::queue::fs::lock;
+use crate::base::host::lock;
 
 /// Several processes of two threads each.
-fn processes(disk: &Arc<dyn Disk>, root: &Path, count: u64) -> Vec<FsQueue> {
+fn processes(disk: &Arc<dyn Disk>, root: &Path, count: u64) -> Vec<Queue> {
     let open = |n: u64| {
         let layout = Layout::new(root);
-        FsQueue::open(disk.clone(), layout, &format!("w{n}"), n, false).unwrap()
+        Queue::open(disk.clone(), layout, &format!("w{n}"), n, false).unwrap()
     };
     (0..count).map(open).collect()
 }
@@ -128,7 +128,7 @@ fn a_loser_that_believes_it_won_is_caught() {
 }
 
 /// What somebody does who takes a holder for dead.
-const INTRUSIONS: [fn(&FsQueue); 3] = [
+const INTRUSIONS: [fn(&Queue); 3] = [
     |two| drop(two.reap("one").unwrap()),
     |two| {
         two.reap("one").unwrap();
@@ -140,7 +140,7 @@ const INTRUSIONS: [fn(&FsQueue); 3] = [
     },
 ];
 
-fn work(queue: &FsQueue) {
+fn work(queue: &Queue) {
     while let Some(claim) = take(queue) {
         finish(queue, &claim, End::Processed).unwrap();
     }
@@ -148,7 +148,7 @@ fn work(queue: &FsQueue) {
 
 /// A holder ends its task; before its operation number `at`, it is taken for dead. False if it
 /// has not so many.
-fn interrupted(at: usize, end: End, crash_limit: u32, intrusion: fn(&FsQueue)) -> bool {
+fn interrupted(at: usize, end: End, crash_limit: u32, intrusion: fn(&Queue)) -> bool {
     let sim: Arc<SimDisk> = Arc::default();
     let plain: Arc<dyn Disk> = sim.clone();
     let two = open(&plain, Path::new("ws"), "two");

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
-use crate::queue::fs::lock;
+use crate::base::host::lock;
 
 fn claim(number: u64) -> Claim {
     let task = task(number, 5);

@@ -23,7 +23,7 @@ use crate::base::host;
 use crate::base::process::new_incarnation;
 use crate::disk;
 use crate::fleet::member::Undertaker;
-use crate::queue::{FsQueue, Layout, fault_of, name_anew};
+use crate::queue::{Layout, Queue, fault_of, name_anew};
 use crate::workspace::Workspace;
 
 /// Maximum number of passes, in case another process keeps changing the workspace.
@@ -71,7 +71,7 @@ pub(crate) struct Mender<'a> {
     /// Time without a heartbeat after which a member is dead.
     pub lease: Duration,
     /// Opens the queue, if there is one.
-    pub open: &'a dyn Fn() -> io::Result<Option<Arc<FsQueue>>>,
+    pub open: &'a dyn Fn() -> io::Result<Option<Arc<Queue>>>,
     /// Reports progress to the waiting user.
     pub say: &'a dyn Fn(String),
 }
@@ -80,7 +80,7 @@ pub(crate) struct Mender<'a> {
 struct Pass<'a> {
     mender: &'a Mender<'a>,
     report: &'a Report,
-    queue: Option<Arc<FsQueue>>,
+    queue: Option<Arc<Queue>>,
 }
 
 /// Result of an attempted repair: `None` if the finding no longer exists.
@@ -204,7 +204,7 @@ impl Pass<'_> {
     }
 
     /// Returns the processes that were found dead and still hold a claim.
-    fn held_by_dead(&self, queue: &FsQueue) -> io::Result<Vec<String>> {
+    fn held_by_dead(&self, queue: &Queue) -> io::Result<Vec<String>> {
         let mut holders = Vec::new();
         for lying in &self.report.tree.tasks {
             if let State::Held(claim) = &lying.state

@@ -9,7 +9,6 @@ use crate::base::ids::RunId;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::engine::{Run, RunStatus};
-use crate::queue::Queue;
 use crate::run::{open, run_task};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{self, LoadError, Store};

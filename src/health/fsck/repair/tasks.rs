@@ -12,11 +12,11 @@ use crate::attempt::documents;
 use crate::base::ids::RunId;
 use crate::disk;
 use crate::engine::{Event, TaskRef};
-use crate::queue::{Claim, ClaimName, End, Ending, FsQueue, Judged, Queue, TaskId, Turn};
+use crate::queue::{Claim, ClaimName, End, Ending, Judged, Queue, TaskId, Turn};
 use crate::store::History;
 
 impl Pass<'_> {
-    pub(super) fn mend_in_queue(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    pub(super) fn mend_in_queue(&self, queue: &Queue, finding: &Finding) -> Cured {
         match finding.kind {
             Kind::BadName => self.put_aside(queue, finding),
             Kind::TwoPlaces | Kind::EndedTwice => self.keep_one(queue, finding),
@@ -35,7 +35,7 @@ impl Pass<'_> {
         self.report.tree.tasks.iter().find(|lying| lying.path == path)
     }
 
-    fn put_aside(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn put_aside(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if file.starts_with(".nfs") || file.starts_with(".fuse_hidden") {
@@ -45,13 +45,13 @@ impl Pass<'_> {
         self.aside(queue, &path, finding)
     }
 
-    fn aside(&self, queue: &FsQueue, path: &Path, finding: &Finding) -> Cured {
+    fn aside(&self, queue: &Queue, path: &Path, finding: &Finding) -> Cured {
         let aside = queue.set_aside(path, finding.kind.name(), &finding.message)?;
         Ok(aside.map(|to| Outcome::Mended(format!("it was put aside: `{}`", to.display()))))
     }
 
     /// Keeps one of several files of the same task and sets the others aside.
-    fn keep_one(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn keep_one(&self, queue: &Queue, finding: &Finding) -> Cured {
         let mut copies: Vec<&Lying> = self.report.tree.tasks.iter().collect();
         copies.retain(|lying| lying.id().as_str() == finding.about);
         let Some(kept) = choose(&copies, self.is_recorded(&finding.about)) else {
@@ -95,7 +95,7 @@ impl Pass<'_> {
     }
 
     /// Moves a file whose content contradicts its name or place to its proper place.
-    fn replace(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn replace(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let Some(lying) = self.lying_at(&path) else {
             return Ok(cures::for_people(finding.kind));
@@ -117,7 +117,7 @@ impl Pass<'_> {
         }
     }
 
-    fn judge(&self, queue: &FsQueue, agent: &str, lying: &Lying) -> Cured {
+    fn judge(&self, queue: &Queue, agent: &str, lying: &Lying) -> Cured {
         let owner = lying.agent.as_deref().unwrap_or(agent);
         if owner != agent && queue.layout.inbox(owner).is_symlink() {
             let told = format!("`inbox/{owner}` is a link: make it a directory, and it is moved");
@@ -142,7 +142,7 @@ impl Pass<'_> {
 
     fn replace_ended(
         &self,
-        queue: &FsQueue,
+        queue: &Queue,
         finding: &Finding,
         (end, batch, name, by): (End, &str, &ClaimName, &str),
     ) -> Cured {
@@ -175,7 +175,7 @@ impl Pass<'_> {
 
     /// Writes the missing status of an ended task: from the journal, or else one that reports the
     /// loss.
-    fn give_status(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn give_status(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let is_it = |lying: &&Lying| status_path(lying).as_deref() == Some(path.as_path());
         let Some(lying) = self.report.tree.tasks.iter().find(is_it) else { return Ok(None) };
@@ -239,7 +239,7 @@ impl Pass<'_> {
     }
 
     /// Checks that the claim of a dead holder is gone.
-    fn buried(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn buried(&self, queue: &Queue, finding: &Finding) -> Cured {
         let Some(Lying { state: State::Held(claim), .. }) = self.lying_at(&self.path(finding))
         else {
             return Ok(None);
@@ -252,7 +252,7 @@ impl Pass<'_> {
         Ok(Some(Outcome::Mended(told.into())))
     }
 
-    fn keep_stray(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn keep_stray(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let stem = finding.about.rsplit('/').next().and_then(|f| f.strip_suffix(".status.json"));
         let claim = stem.and_then(|stem| ClaimName::parse(&format!("{stem}.task")));
@@ -267,7 +267,7 @@ impl Pass<'_> {
         Ok((moved == Ending::Committed).then_some(Outcome::Mended(told.into())))
     }
 
-    fn drop_turn(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn drop_turn(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let holder = Turn::parse(&file).and_then(|turn| turn.holder);
@@ -282,7 +282,7 @@ impl Pass<'_> {
     }
 
     /// Removes leftovers of dead processes, and requests for ended tasks.
-    fn drop_mark(&self, queue: &FsQueue, finding: &Finding) -> Cured {
+    fn drop_mark(&self, queue: &Queue, finding: &Finding) -> Cured {
         let path = self.path(finding);
         let layout = &queue.layout;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -313,7 +313,7 @@ impl Pass<'_> {
     }
 
     /// Releases the turn of an ended run, once none of its tasks waits or executes.
-    fn free_turn(&self, queue: &FsQueue, file: &str) -> Cured {
+    fn free_turn(&self, queue: &Queue, file: &str) -> Cured {
         let Some(turn) = Turn::parse(file) else { return Ok(None) };
         let batch = turn.holder.as_ref().map(|holder| holder.batch.as_str());
         let goes_on = |lying: &&Lying| !lying.has_ended() && lying.run.as_deref() == batch;
