@@ -102,7 +102,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::base::ids::RunId;
+    use crate::base::ids::{Attempt, RunId};
     use crate::base::time::Time;
     use crate::engine::record::Whole;
     use crate::engine::run::{Origin, Policy, StepState};
@@ -122,7 +122,8 @@ mod tests {
             completed_at: Some(Time(1_000)),
             ..Record::default()
         };
-        let ended = Event::Ended { step: "plan".into(), attempt: 1, record: Box::default() };
+        let ended =
+            Event::Ended { step: "plan".into(), attempt: Attempt::FIRST, record: Box::default() };
         run.body.slots[0].state = StepState::Settled;
         run.body.slots[0].record = Some(Box::new(record.clone()));
         keep_after(&site, &plan, &run, &ended);
@@ -131,7 +132,11 @@ mod tests {
         plan.root.steps[0].output_type = Some("plan".into());
         keep_after(&site, &plan, &run, &Event::Woke);
         assert!(!root.join("artifacts").exists(), "nothing ended");
-        let inner = Event::Ended { step: "plan.0.say".into(), attempt: 1, record: Box::default() };
+        let inner = Event::Ended {
+            step: "plan.0.say".into(),
+            attempt: Attempt::FIRST,
+            record: Box::default(),
+        };
         keep_after(&site, &plan, &run, &inner);
         let read = |name: &str| fs::read_to_string(root.join("artifacts/nodes").join(name));
         assert_eq!(read("plan.md").unwrap(), "# Plan\n");

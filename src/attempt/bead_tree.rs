@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::exec_env::Site;
 use super::perform::Performed;
 use super::work::{MergeWork, TreeWork, Work};
-use crate::base::ids::{self, Attempt, BeadId, RunId, StepPath};
+use crate::base::ids::{self, Attempt, BeadId, RunId, StepPath, TaskAttempt};
 use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
@@ -97,13 +97,14 @@ impl Entered {
     }
 
     /// Commits an agent's changes. All its processes must have ended.
-    fn keep(&self, work: &Work, times: Attempt) -> Result<Checkpoint, TreeError> {
+    fn keep(&self, work: &Work, times: TaskAttempt) -> Result<Checkpoint, TreeError> {
         if !work.asks {
             return Ok(Checkpoint::default());
         }
         let Entered { trees, tree, run, hold, .. } = self;
         let step = work.step.to_string();
-        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
+        let attempt = Attempt::new(work.attempt.number().max(times.number()));
+        let why = Why { run: run.as_deref(), step: &step, attempt };
         hold.still_holds()?;
         hold.clear_lock()?;
         trees.checkpoint(&tree.id, &why)
@@ -111,7 +112,7 @@ impl Entered {
 
     /// Commits the changes of an agent that was stopped. Does not push, so that stopping does not
     /// wait for the remote.
-    pub(crate) fn give_up(self, work: &Work, times: Attempt) {
+    pub(crate) fn give_up(self, work: &Work, times: TaskAttempt) {
         if let Err(error) = self.keep(work, times) {
             tracing::warn!("what is in the worktree could not be kept in a commit: {error}");
         }
@@ -119,7 +120,7 @@ impl Entered {
 
     /// Commits an agent's changes and records the state of the worktree. `times` counts the
     /// executions of its task.
-    pub(crate) fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
+    pub(crate) fn leave(self, site: &Site, work: &Work, times: TaskAttempt, record: &mut Record) {
         let mut checkpoint = None;
         let kept = self.keep(work, times);
         let Entered { trees, tree, hold, push, mut warnings, .. } = self;

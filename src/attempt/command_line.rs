@@ -231,7 +231,7 @@ impl Scope for ProviderScope<'_> {
 mod tests {
     use super::*;
     use crate::agent::Kind;
-    use crate::base::ids::StepPath;
+    use crate::base::ids::{Attempt, StepPath};
     use crate::workflow::read_config;
     use serde_json::json;
 
@@ -255,7 +255,7 @@ mod tests {
             around: &Nothing,
             conversation: "k".to_owned().into(),
         };
-        let mut work = Work::new(StepPath::top("S"), 1, Vec::new());
+        let mut work = Work::new(StepPath::top("S"), Attempt::FIRST, Vec::new());
         work.env = vec![("A".into(), "own".into())];
         question.put(work)
     }

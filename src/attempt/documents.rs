@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::work::Work;
-use crate::base::ids::RunId;
+use crate::base::ids::{RunId, TaskAttempt};
 use crate::base::json;
 use crate::base::time::Time;
 use crate::engine::{Record, StepStatus, TaskRef};
@@ -104,7 +104,13 @@ pub(crate) fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> 
 }
 
 fn name(id: &TaskId, text: &str) -> TaskName {
-    TaskName { priority: PRIORITY, id: id.clone(), label: label(text), attempt: 1, crashes: 0 }
+    TaskName {
+        priority: PRIORITY,
+        id: id.clone(),
+        label: label(text),
+        attempt: TaskAttempt::FIRST,
+        crashes: 0,
+    }
 }
 
 /// Parses the request in a claimed task. The error is one sentence.
@@ -204,7 +210,7 @@ pub(crate) fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Reco
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ids::StepPath;
+    use crate::base::ids::{Attempt, StepPath};
     use crate::queue::ClaimName;
 
     fn claim() -> (Claim, TaskRef) {
@@ -216,7 +222,7 @@ mod tests {
             debug: false,
             masked: vec!["TOKEN".into()],
             ticket: task.ticket.clone(),
-            work: Work::new(StepPath::top("Build"), 2, vec!["true".into()]),
+            work: Work::new(StepPath::top("Build"), Attempt::new(2), vec!["true".into()]),
         };
         let task_file = step_task(&task, &step, 3, Time(0)).unwrap();
         let name =
@@ -228,7 +234,10 @@ mod tests {
     fn a_task_reads_back_as_what_it_asks_for() {
         let (claim, _) = claim();
         let Ok(Asked::Step(step)) = read(&claim.task.document) else { panic!("no step") };
-        assert_eq!((step.work.attempt, step.masked.as_slice()), (2, &["TOKEN".to_owned()][..]));
+        assert_eq!(
+            (step.work.attempt, step.masked.as_slice()),
+            (Attempt::new(2), &["TOKEN".to_owned()][..])
+        );
         let mut other = claim.task.document.clone();
         other.insert("kind".into(), "dance".into());
         assert!(read(&other).unwrap_err().contains("`dance`"));

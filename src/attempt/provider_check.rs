@@ -15,7 +15,7 @@ use super::loopback::{self, Pointed};
 use super::perform;
 use super::work::{Input, Work};
 use crate::agent::{self, Kind};
-use crate::base::ids::StepPath;
+use crate::base::ids::{Attempt, StepPath};
 use crate::disk::fs;
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
@@ -212,7 +212,8 @@ pub(crate) fn try_out(
         around: &Nothing,
         conversation: "test".to_owned().into(),
     };
-    let mut work = match question.put(Work::new(StepPath::top("test"), 1, Vec::new())) {
+    let mut work = match question.put(Work::new(StepPath::top("test"), Attempt::FIRST, Vec::new()))
+    {
         Ok(work) => work,
         Err(AskError::Missing(missing)) => return Err(wants(missing)),
         Err(AskError::NotText { .. }) => return Err("the prompt is no text".into()),

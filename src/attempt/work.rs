@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn work_reads_back_as_written() {
-        let mut work = Work::new(StepPath::top("Build"), 3, vec!["make".into()]);
+        let mut work = Work::new(StepPath::top("Build"), Attempt::new(3), vec!["make".into()]);
         work.stdin = Some(Input::of(vec![0xff, 0, b'a']));
         work.env = vec![("A".into(), "b".into())];
         let text = serde_json::to_string(&work).unwrap();

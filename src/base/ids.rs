@@ -5,8 +5,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Maximum length of the name of a step, an agent or a run.
 pub(crate) const NAME_MAX: usize = 128;
@@ -190,9 +193,84 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Number of an execution of one step, counted over all its visits; a higher attempt fences the
-/// lower ones.
-pub(crate) type Attempt = u32;
+/// Defines a number that counts executions from 1. Zero, the default, stands for "none yet". The
+/// serialized form is the plain number.
+macro_rules! execution_number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub(crate) struct $name(u32);
+
+        impl $name {
+            pub(crate) const NONE: Self = $name(0);
+            pub(crate) const FIRST: Self = $name(1);
+
+            pub(crate) const fn new(number: u32) -> Self {
+                $name(number)
+            }
+
+            pub(crate) const fn number(self) -> u32 {
+                self.0
+            }
+
+            pub(crate) const fn is_none(&self) -> bool {
+                self.0 == 0
+            }
+
+            /// Returns the number before this one, or `None` for the first.
+            pub(crate) fn previous(self) -> Option<Self> {
+                self.0.checked_sub(1).filter(|number| *number > 0).map($name)
+            }
+
+            #[must_use]
+            pub(crate) const fn next(self) -> Self {
+                $name(self.0.saturating_add(1))
+            }
+        }
+
+        impl From<$name> for Value {
+            fn from(number: $name) -> Value {
+                number.0.into()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIntError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIntError> {
+                text.parse().map($name)
+            }
+        }
+    };
+}
+
+execution_number! {
+    /// Number of an execution of one step, counted over all its visits; a higher attempt fences the
+    /// lower ones.
+    Attempt
+}
+
+execution_number! {
+    /// Number of an execution of one task of the queue. It grows whenever the task returns to its
+    /// inbox. All executions of a step's task belong to one [`Attempt`] of the step.
+    TaskAttempt
+}
+
+impl TaskAttempt {
+    /// Returns the attempt of a free task, which is not a step: each execution is an attempt.
+    pub(crate) const fn of_free_task(self) -> Attempt {
+        Attempt(self.0)
+    }
+}
 
 /// Position of a step in a run: loops from the outside in, each with the index of an item, then the
 /// step.

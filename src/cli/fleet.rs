@@ -12,7 +12,7 @@ use super::common::{Surroundings, keep_from_git};
 use crate::attempt::credentials;
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::exec_env::Environment;
-use crate::base::ids::counted;
+use crate::base::ids::{TaskAttempt, counted};
 use crate::base::text::cut;
 use crate::base::text::{sanitize, single_line};
 use crate::base::time::{Clock, SystemClock};
@@ -293,7 +293,7 @@ fn fitting(
 fn called(doing: &Doing) -> String {
     let run = doing.run.as_ref().map(|run| format!(" of {run}")).unwrap_or_default();
     let attempt = match doing.attempt {
-        1 => String::new(),
+        TaskAttempt::FIRST => String::new(),
         attempt => format!(", attempt {attempt}"),
     };
     format!("`{}`{run} (task {}{attempt})", one_line(&doing.label), doing.id)

@@ -17,7 +17,7 @@ use super::follow_loop::Vigil;
 use super::show::{self, Target, put_json};
 use super::{Common, Failure};
 use crate::agent::{self, Kind};
-use crate::base::ids::{RunId, StepPath, shown};
+use crate::base::ids::{Attempt, RunId, StepPath, shown};
 use crate::base::time::{Clock, SystemClock, Time, parse_duration};
 use crate::disk;
 use crate::disk::fs::{self, OnVolume as _};
@@ -57,7 +57,7 @@ pub(crate) struct LogsArgs {
     pub raw: bool,
     /// What an earlier attempt of the step printed
     #[arg(long, value_name = "N", requires = "step")]
-    pub attempt: Option<u32>,
+    pub attempt: Option<Attempt>,
     /// Only of those that printed something since then: a time, or how long ago: 90s, 15m, 2h
     #[arg(long, value_name = "WHEN", value_parser = since)]
     pub since: Option<Time>,
@@ -150,7 +150,7 @@ struct Execution {
     root: PathBuf,
     /// Standard output as stored in the state, once the execution has ended.
     kept: Option<String>,
-    attempt: u32,
+    attempt: Attempt,
     over: bool,
     ended: Option<Time>,
     /// Adapter that parses its output.
@@ -163,9 +163,9 @@ struct Stream {
     kind: &'static str,
     file: Option<File>,
     /// Attempt that was writing to the file when it was opened.
-    of: u32,
+    of: Attempt,
     /// Last attempt whose stored output was considered.
-    told: u32,
+    told: Attempt,
     /// Number of bytes shown.
     shown: u64,
     /// Start of a line whose end has not arrived.
@@ -181,7 +181,7 @@ pub(crate) struct Reader {
     source: Source,
     streams: Vec<&'static str>,
     raw: bool,
-    attempt: Option<u32>,
+    attempt: Option<Attempt>,
     since: Option<Time>,
     /// Maximum number of bytes to read from the end of a long log.
     tail: Option<u64>,
@@ -223,7 +223,7 @@ impl Reader {
                 let view = board.task(&found).map_err(|error| show::unreadable(&error))?;
                 let over =
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
-                let (name, root, attempt) = (id.clone(), dir.clone(), view.attempt);
+                let (name, root, attempt) = (id.clone(), dir.clone(), view.attempt.of_free_task());
                 let (adapter, kept, stem) = (*adapter, None, id.clone());
                 Ok((
                     vec![Execution { name, stem, root, kept, attempt, over, ended: None, adapter }],
@@ -301,7 +301,7 @@ impl Reader {
             name,
             root: root.clone(),
             kept: None,
-            attempt: 1,
+            attempt: Attempt::FIRST,
             over: true,
             ended: None,
             adapter: Kind::default(),
@@ -450,13 +450,13 @@ fn printed_since(execution: &Execution, since: Time) -> bool {
 fn choose_attempt(
     all: &mut Vec<Execution>,
     step: &str,
-    attempt: u32,
+    attempt: Attempt,
     tried: &Tried,
 ) -> Result<(), Failure> {
     all.retain(|execution| execution.name == step);
-    let made = all.first().map_or(0, |execution| execution.attempt);
-    if attempt == 0 || attempt > made {
-        let made = match made {
+    let made = all.first().map_or(Attempt::NONE, |execution| execution.attempt);
+    if attempt.is_none() || attempt > made {
+        let made = match made.number() {
             0 => "was not begun yet".to_owned(),
             1 => "has made one attempt".to_owned(),
             made => format!("has made {made} attempts"),
@@ -495,7 +495,17 @@ impl Execution {
 impl Stream {
     fn new(name: &str, kind: &'static str, tail: Option<u64>) -> Stream {
         let (name, rest) = (name.to_owned(), Vec::new());
-        Stream { name, kind, file: None, of: 0, told: 0, shown: 0, rest, agent: None, tail }
+        Stream {
+            name,
+            kind,
+            file: None,
+            of: Attempt::NONE,
+            told: Attempt::NONE,
+            shown: 0,
+            rest,
+            agent: None,
+            tail,
+        }
     }
 
     /// Opens the current log file. With `tail`, skips to the last bytes of a long one.
@@ -558,7 +568,7 @@ impl Stream {
 
     /// Returns true if the open file is the removed draft of this attempt. Drafts are removed when
     /// their attempt ends.
-    fn had_draft(&self, attempt: u32) -> bool {
+    fn had_draft(&self, attempt: Attempt) -> bool {
         let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         self.of == attempt && held.is_some_and(|file| file.nlink() == 0)
     }

@@ -42,6 +42,7 @@ struct Execution {
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Time>,
     elapsed_ms: u64,
+    /// Attempt of the step, or execution of the task.
     attempt: u32,
 }
 
@@ -104,7 +105,7 @@ fn by_worker(task: TaskView, now: Time) -> Option<Execution> {
         pid,
         since,
         elapsed_ms: since.map_or(0, |since| now.ms_since(since)),
-        attempt: task.attempt,
+        attempt: task.attempt.number(),
     })
 }
 
@@ -140,7 +141,7 @@ fn by_driver(board: &Board, id: &crate::base::ids::RunId) -> Vec<Execution> {
         pid,
         since: step.started_at,
         elapsed_ms: step.started_at.map_or(0, |since| board.now.ms_since(since)),
-        attempt: step.attempt,
+        attempt: step.attempt.number(),
     })
     .collect()
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::common::Surroundings;
 use super::show::{put, put_json, table};
 use super::{Common, Failure, request, signals};
-use crate::base::ids::{BeadId, counted, shown};
+use crate::base::ids::{Attempt, BeadId, counted, shown};
 use crate::base::time::parse_duration;
 use crate::disk::fs::OnVolume as _;
 use crate::view::stderr::{Tamed, talk};
@@ -276,7 +276,7 @@ fn short(commit: &str) -> &str {
 
 fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
-    let why = Why { run: None, step: &args.step, attempt: 1 };
+    let why = Why { run: None, step: &args.step, attempt: Attempt::FIRST };
     let hold = trees.hold(&id, &Wants::by_hand("checkpoint"));
     let done = hold.and_then(|_hold| trees.checkpoint(&id, &why));
     let done = done.map_err(|error| refused(&error))?;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Answer, GateRecord, Record, SkipCause, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
-use crate::base::ids::Attempt;
+use crate::base::ids::{Attempt, TaskAttempt};
 
 /// An event of a run. Paths are in their text form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ pub(crate) enum Event {
         step: String,
         attempt: Attempt,
         /// Number of the next execution of the attempt.
-        execution: u32,
+        execution: TaskAttempt,
         /// Number of earlier executions that ended with the death of a worker.
         #[serde(default, skip_serializing_if = "is_zero")]
         deaths: u32,

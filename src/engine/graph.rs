@@ -360,7 +360,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
         let visited = again.contains(&index) || is_out(run, index);
         let slot = &mut run.body.slots[index];
         slot.keep = false;
-        if !visited && slot.attempts > 0 {
+        if !visited && !slot.attempts.is_none() {
             slot.visits = slot.visits.max(1) + 1;
         }
     }

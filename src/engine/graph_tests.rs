@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::faults::FaultClass;
-use crate::base::ids::RunId;
+use crate::base::ids::{Attempt, RunId};
 use crate::engine::run::Origin;
 use crate::template::nodes::NodeText;
 use crate::workflow::plan::{
@@ -190,7 +190,7 @@ impl Script {
         let words: Vec<_> = what.split_whitespace().collect();
         let attempt = |step: &str| {
             let here = Address::parse(&self.plan, step).expect("there is such a step");
-            self.run.slot(&here).map_or(0, |slot| slot.attempts)
+            self.run.slot(&here).map_or(Attempt::NONE, |slot| slot.attempts)
         };
         let ended = |step: &str, record: Record| Event::Ended {
             step: step.into(),
@@ -228,7 +228,7 @@ impl Script {
             },
             ["ask", step] => Event::Gated {
                 step: (*step).into(),
-                attempt: attempt(step) + 1,
+                attempt: attempt(step).next(),
                 gate: Box::new(GateRecord {
                     message: "well?".into(),
                     shown: "x".into(),

@@ -2,6 +2,7 @@
 
 use super::StepStatus;
 use super::tests::check;
+use crate::base::ids::Attempt;
 
 const BLOCKS: &str = "
 name: g
@@ -226,18 +227,22 @@ steps:
         expires_at: None,
         answer: None,
     };
-    happen(Event::Gated { step: "m".into(), attempt: 2, gate: Box::new(gate.clone()) });
+    happen(Event::Gated {
+        step: "m".into(),
+        attempt: Attempt::new(2),
+        gate: Box::new(gate.clone()),
+    });
     let said = |approve| Answer { approve, comment: "no".into(), by: None };
-    happen(Event::Answered { step: "m".into(), attempt: 2, answer: said(false) });
+    happen(Event::Answered { step: "m".into(), attempt: Attempt::new(2), answer: said(false) });
     assert_eq!(script.run.status, RunStatus::Blocked);
     let mut happen = |event: Event| apply(&script.plan, &mut script.run, Time(2), &event);
     happen(Event::Resumed { policy, asked: false });
-    happen(Event::Gated { step: "m".into(), attempt: 3, gate: Box::new(gate) });
-    happen(Event::Answered { step: "m".into(), attempt: 3, answer: said(true) });
+    happen(Event::Gated { step: "m".into(), attempt: Attempt::new(3), gate: Box::new(gate) });
+    happen(Event::Answered { step: "m".into(), attempt: Attempt::new(3), answer: said(true) });
     assert_eq!(script.run.shown_status(), RunStatus::Running);
     let owed = super::owed(&script.plan, &script.run, 9);
     let step = crate::base::ids::StepPath::top("m");
-    assert_eq!(owed, [super::Effect::Execute { step, attempt: 4 }]);
+    assert_eq!(owed, [super::Effect::Execute { step, attempt: Attempt::new(4) }]);
     let record = script.run.body.slots[0].record.as_ref().unwrap();
     assert!(record.gate.as_ref().unwrap().answer.as_ref().unwrap().approve);
 }

@@ -31,8 +31,8 @@ pub(super) fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let each = each_of(here.step_of(plan));
     let items = read_items(plan, run, here, each);
     let Some(slot) = run.slot_mut(here) else { return };
-    let attempts_before = slot.each.as_ref().map_or(0, |old| highest_attempt(old));
-    slot.attempts += 1;
+    let attempts_before = slot.each.as_ref().map_or(Attempt::NONE, |old| highest_attempt(old));
+    slot.attempts = slot.attempts.next();
     let mut record = Record {
         status: StepStatus::Running,
         started_at: Some(at),
@@ -116,7 +116,10 @@ fn kind(value: &Value) -> &'static str {
 pub(super) fn highest_attempt(each: &EachRun) -> Attempt {
     let slots = each.iterations.iter().flat_map(|iteration| &iteration.body.slots);
     slots
-        .map(|slot| slot.attempts.max(slot.each.as_ref().map_or(0, |inner| highest_attempt(inner))))
+        .map(|slot| {
+            slot.attempts
+                .max(slot.each.as_ref().map_or(Attempt::NONE, |inner| highest_attempt(inner)))
+        })
         .fold(each.attempts_before, Attempt::max)
 }
 

@@ -145,7 +145,7 @@ fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
     let step = here.path(plan);
     match slot.state {
         StepState::Ready if here.step_of(plan).inner().is_some() => vec![Effect::Open { step }],
-        StepState::Ready => vec![Effect::Execute { step, attempt: slot.attempts + 1 }],
+        StepState::Ready => vec![Effect::Execute { step, attempt: slot.attempts.next() }],
         StepState::Resting { until } => vec![Effect::Wake { at: until }],
         StepState::Asking => vec![Effect::Ask { step }],
         StepState::Waiting => vec![Effect::Answer { step, attempt: slot.attempts }],

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::agent::Usage;
 use crate::agent::faults::FaultClass;
-use crate::base::ids::Attempt;
+use crate::base::ids::{Attempt, TaskAttempt};
 use crate::base::time::Time;
 use crate::workflow::plan::{CaptureMode, present};
 
@@ -46,11 +46,11 @@ pub(crate) struct Record {
     pub completed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "Attempt::is_none")]
     pub attempt: Attempt,
-    /// Number of times that workers executed this attempt; zero (absent) if only once.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub executions: u32,
+    /// Number of the latest execution of this attempt by a worker; absent for the first.
+    #[serde(default, skip_serializing_if = "TaskAttempt::is_none")]
+    pub executions: TaskAttempt,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_capture: Option<CaptureMode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

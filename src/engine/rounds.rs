@@ -15,8 +15,9 @@ pub(super) fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(slot) = run.slot_mut(here).filter(|slot| slot.state == StepState::Ready) else {
         return;
     };
-    let attempts_before = slot.each.as_ref().map_or(0, |old| super::iterate::highest_attempt(old));
-    slot.attempts += 1;
+    let attempts_before =
+        slot.each.as_ref().map_or(Attempt::NONE, |old| super::iterate::highest_attempt(old));
+    slot.attempts = slot.attempts.next();
     slot.state = StepState::Running;
     slot.record = Some(Box::new(Record {
         status: StepStatus::Running,
@@ -48,7 +49,7 @@ fn position(block: &Block, is: impl Fn(&Action) -> bool) -> Option<usize> {
 /// Records that a gate waits for a user.
 pub(super) fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
-    if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
+    if slot.state != StepState::Ready || attempt != slot.attempts.next() {
         return;
     }
     slot.state = StepState::Waiting;

@@ -327,7 +327,7 @@ impl Run {
             failed_steps: Vec::new(),
             error: None,
             taken_up_at: None,
-            body: Body::new(&plan.root, 0),
+            body: Body::new(&plan.root, Attempt::NONE),
         }
     }
 

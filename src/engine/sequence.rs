@@ -6,7 +6,7 @@ use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, Slot, StepState
 use super::{graph, iterate, limits, rounds};
 use crate::agent::Usage;
 use crate::agent::faults::FaultClass;
-use crate::base::ids::Attempt;
+use crate::base::ids::{Attempt, TaskAttempt};
 use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
@@ -58,7 +58,7 @@ pub(super) fn launch(
     at: Time,
 ) {
     let Some(slot) = run.slot_mut(here) else { return };
-    if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
+    if slot.state != StepState::Ready || attempt != slot.attempts.next() {
         return;
     }
     slot.state = StepState::Running;
@@ -117,9 +117,9 @@ pub(super) fn end(
     at: Time,
 ) {
     let Some(slot) = run.slot_mut(here) else { return };
-    let refused = slot.state == StepState::Ready && attempt == slot.attempts + 1;
+    let refused = slot.state == StepState::Ready && attempt == slot.attempts.next();
     let open = matches!(slot.state, StepState::Running | StepState::Waiting);
-    let ran = open && attempt == slot.attempts && slot.attempts > 0;
+    let ran = open && attempt == slot.attempts && !slot.attempts.is_none();
     if !refused && !ran {
         return;
     }
@@ -422,7 +422,7 @@ pub(super) fn put_back(
     run: &mut Run,
     here: &Address,
     attempt: Attempt,
-    execution: u32,
+    execution: TaskAttempt,
     deaths: u32,
 ) {
     let Some(slot) = run.slot_mut(here) else { return };

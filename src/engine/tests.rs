@@ -3,7 +3,7 @@
 use super::*;
 use crate::agent::Usage;
 use crate::agent::faults::FaultClass;
-use crate::base::ids::{RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.
@@ -300,13 +300,13 @@ fn what_is_executed_again_stays_on_record() {
     let mut play = check(steps, &["0 start -> run A#1"]);
     let put_back = |attempt, execution, deaths| Event::PutBack {
         step: "A".into(),
-        attempt,
-        execution,
+        attempt: Attempt::new(attempt),
+        execution: TaskAttempt::new(execution),
         deaths,
     };
     let known = |play: &Script| {
         let record = play.run.body.slots[0].record.as_deref().unwrap();
-        (record.executions, record.warning.clone())
+        (record.executions.number(), record.warning.clone())
     };
     // Nothing is out as a task yet.
     apply(&play.plan, &mut play.run, Time(1), &put_back(1, 2, 1));
@@ -376,7 +376,7 @@ steps:
 ";
     let script =
         check(text, &["0 start -> run A#1", "1 A#1 exit 0 -> run C#1", "2 C#1 exit 0 -> run B#1"]);
-    assert_eq!(script.run.body.slots[2].attempts, 1);
+    assert_eq!(script.run.body.slots[2].attempts, Attempt::FIRST);
     check(
         &text.replace("always: { goto: C }", "always: { goto: D }"),
         &["0 start -> run A#1", "1 A#1 exit 1 -> run D#1", "2 D#1 exit 0 -> completed"],

@@ -366,6 +366,7 @@ pub(crate) fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::TaskAttempt;
 
     #[test]
     fn a_long_look_is_repeated_seldom_and_several_times_in_a_lease() {
@@ -393,7 +394,13 @@ mod tests {
     /// A claim of an attempt at one task.
     fn attempt(number: u32) -> ClaimName {
         let id = crate::queue::TaskId::new(7, u128::from(std::process::id()));
-        let task = TaskName { priority: 5, id, label: "t".into(), attempt: number, crashes: 0 };
+        let task = TaskName {
+            priority: 5,
+            id,
+            label: "t".into(),
+            attempt: TaskAttempt::new(number),
+            crashes: 0,
+        };
         ClaimName { task, worker: "w".into(), claim: "c".into() }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::base::digest::sha256;
-use crate::base::ids::BeadId;
+use crate::base::ids::{BeadId, TaskAttempt};
 use crate::base::time::Time;
 use crate::queue::name::label;
 use crate::queue::{Task, TaskId, TaskName};
@@ -170,7 +170,7 @@ impl FreeTask {
                 priority,
                 id: id.clone(),
                 label: label(&words),
-                attempt: 1,
+                attempt: TaskAttempt::FIRST,
                 crashes: 0,
             },
             agent: agent.to_owned(),

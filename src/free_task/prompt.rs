@@ -319,7 +319,7 @@ mod tests {
 
     fn work(config: &Config, task: &str) -> Result<Work, String> {
         let id = TaskId::new(1, 2);
-        FreeTask::parse(task).unwrap().work(config, "engineer", &nothing, &id, 2)
+        FreeTask::parse(task).unwrap().work(config, "engineer", &nothing, &id, Attempt::new(2))
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
         assert!(prompt.contains("\"success\""));
         assert!(prompt.ends_with("You may hand work to: `qa`.\n"), "{prompt}");
         assert!(!prompt.contains("\n\n\n"), "{prompt}");
-        assert_eq!((work.attempt, work.asks), (2, true));
+        assert_eq!((work.attempt, work.asks), (Attempt::new(2), true));
         assert_eq!(work.timeout_ms, Some(3_600_000));
         assert_eq!(work.agent.as_deref(), Some("engineer"));
     }
@@ -349,7 +349,10 @@ mod tests {
         let read = |path: &str| Ok(Some(format!("From {path}.")));
         let id = TaskId::new(1, 2);
         let ask = |text: &str| {
-            FreeTask::parse(text).unwrap().work(&config, "engineer", &read, &id, 1).unwrap()
+            FreeTask::parse(text)
+                .unwrap()
+                .work(&config, "engineer", &read, &id, Attempt::FIRST)
+                .unwrap()
         };
         let work = ask("Do it.");
         assert_eq!(work.argv, ["say", "From s.md.\n\nDo it.\n", "big"]);
@@ -384,7 +387,13 @@ mod tests {
         };
         let id = TaskId::new(1, 2);
         let prompt = |text: &str| {
-            let work = FreeTask::parse(text).unwrap().work(&config, "engineer", &read, &id, 1);
+            let work = FreeTask::parse(text).unwrap().work(
+                &config,
+                "engineer",
+                &read,
+                &id,
+                Attempt::FIRST,
+            );
             match work.map(|work| work.stdin) {
                 Ok(Some(Input::Text(prompt))) => prompt,
                 other => format!("{other:?}"),

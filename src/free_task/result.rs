@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Done, FollowUp, FollowUps};
 use crate::agent::{contract, echo};
 use crate::attempt::perform::{ANSWER, reply};
+use crate::base::ids::TaskAttempt;
 use crate::base::random::unguessable;
 use crate::disk::fs::OnVolume as _;
 use crate::engine::{Fault, Record, StepStatus};
@@ -85,12 +86,12 @@ pub(crate) fn put_out(
     queue: &Queue,
     follow_ups: &[FollowUp],
     crash_limit: u32,
-    attempt: u32,
+    attempt: TaskAttempt,
 ) -> io::Result<()> {
     let mut tasks = Vec::new();
     for FollowUp { id, agent, task } in follow_ups {
         let task: Task = task.task(agent, id, &unguessable(), crash_limit);
-        if attempt == 1 || queue.find(agent, &task.batch, id)?.is_none() {
+        if attempt == TaskAttempt::FIRST || queue.find(agent, &task.batch, id)?.is_none() {
             tasks.push(task);
         }
     }
@@ -195,7 +196,7 @@ mod tests {
         let layout = Layout::new(dir.path());
         let queue = Queue::open(Arc::new(RealDisk::default()), layout, "a", 1, false).unwrap();
         let task = FreeTask::parse("---\nnext: [qa]\n---\nFix it.").unwrap();
-        for attempt in 1..4 {
+        for attempt in (1..4).map(TaskAttempt::new) {
             let made = concluded(dir.path(), &task, said("Another answer each time.")).follow_ups;
             put_out(&queue, &made.tasks, 3, attempt).unwrap();
             assert_eq!(queue.waiting("qa").unwrap().len(), 1);

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::base::ids::{StepPath, counted};
+use crate::base::ids::{Attempt, StepPath, counted};
 use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, RunStatus, StepStatus};
 use crate::template::{Hole, Missing, Scope, Template};
@@ -58,7 +58,7 @@ pub(crate) struct Node {
 /// State of a run at a node. In a loop over items, it describes the newest item.
 pub(crate) struct Progress {
     pub state: State,
-    pub attempts: u32,
+    pub attempts: Attempt,
     /// Rounds started, or items done.
     pub done: Option<usize>,
     pub items: Option<usize>,
@@ -388,7 +388,7 @@ impl Node {
 impl Progress {
     fn words(&self, most: Option<u32>) -> String {
         let mut words = vec![self.state.word().to_owned()];
-        if self.attempts > 1 {
+        if self.attempts > Attempt::FIRST {
             words.push(format!("{} attempts", self.attempts));
         }
         match (self.done, self.items, most) {
@@ -467,7 +467,7 @@ impl Drawing<'_> {
                 let (item, body) = newest(slot);
                 loops.push((step.name.clone(), item));
                 // All steps of an item that has not started are pending.
-                let none = Body::new(block, 0);
+                let none = Body::new(block, Attempt::NONE);
                 let body = body.or(self.seen.map(|_| &none));
                 let inner = self.nodes(block, body, Some(number), loops);
                 loops.pop();

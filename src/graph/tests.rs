@@ -203,8 +203,8 @@ fn joins_are_said_and_waiting_for_one_twice_is_one_arrow() {
 fn states_are_a_word_and_a_colour() {
     let mut graph = dependent(&[(0, 1)], 2);
     let progress = |state, attempts, done| Some(Progress { state, attempts, done, items: None });
-    graph.nodes[0].progress = progress(State::Completed, 3, None);
-    graph.nodes[1].progress = progress(State::Paused, 1, Some(2));
+    graph.nodes[0].progress = progress(State::Completed, Attempt::new(3), None);
+    graph.nodes[1].progress = progress(State::Paused, Attempt::FIRST, Some(2));
     graph.nodes[1].most = Some(5);
     assert_eq!(graph.nodes[0].lines()[2], "completed, 3 attempts");
     assert_eq!(graph.nodes[1].lines()[2], "asking, round 2 of 5");

@@ -13,6 +13,7 @@ use std::io;
 
 use super::moves::{Patience, parent};
 use super::{Claim, Ending, Queue, TaskId};
+use crate::base::ids::TaskAttempt;
 
 /// Number of listings before the file counts as missing: a concurrent rename can hide it.
 const LOOKS: usize = 3;
@@ -31,7 +32,7 @@ pub(crate) struct Turn {
 pub(crate) struct TurnHolder {
     pub task: TaskId,
     /// The attempt whose holder took the token.
-    pub attempt: u32,
+    pub attempt: TaskAttempt,
     pub batch: String,
 }
 

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::base::ids::TaskAttempt;
+
 /// Suffix of every task file.
 pub(crate) const ENDING: &str = ".task";
 const LABEL_MAX: usize = 48;
@@ -52,7 +54,7 @@ pub(crate) struct TaskName {
     pub id: TaskId,
     /// Text for users: the step, or the name of the dropped file.
     pub label: String,
-    pub attempt: u32,
+    pub attempt: TaskAttempt,
     /// Number of earlier attempts that ended with the death of the task's holder.
     pub crashes: u32,
 }
@@ -120,7 +122,7 @@ impl TaskName {
     /// Returns the name of the same task for its next attempt.
     pub(crate) fn next(&self, crashed: bool) -> TaskName {
         let crashes = self.crashes.saturating_add(u32::from(crashed));
-        TaskName { attempt: self.attempt.saturating_add(1), crashes, ..self.clone() }
+        TaskName { attempt: self.attempt.next(), crashes, ..self.clone() }
     }
 }
 
@@ -129,7 +131,7 @@ struct Parts<'a> {
     priority: u8,
     id: &'a str,
     label: &'a str,
-    attempt: u32,
+    attempt: TaskAttempt,
     crashes: u32,
 }
 
@@ -151,7 +153,7 @@ impl<'a> Parts<'a> {
             Some((attempt, crashes)) => (attempt, number(crashes, 1)?),
             None => (counts, 0),
         };
-        let attempt = number(attempt, 2)?;
+        let attempt = TaskAttempt::new(number(attempt, 2)?);
         is_id(id).then_some(Parts { priority, id, label, attempt, crashes })
     }
 }
@@ -219,7 +221,7 @@ mod tests {
 
     fn task(label: &str, crashes: u32) -> TaskName {
         let id = TaskId::new(1_736_951_422_123, 0x1234_5678_9abc_def0_1234);
-        TaskName { priority: 5, id, label: label.into(), attempt: 2, crashes }
+        TaskName { priority: 5, id, label: label.into(), attempt: TaskAttempt::new(2), crashes }
     }
 
     #[test]

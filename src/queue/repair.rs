@@ -105,7 +105,7 @@ impl Queue {
         };
         self.open_agent(&owner)?;
         let next = held.task.next(false);
-        let next = TaskName { id, crashes: next.crashes.min(next.attempt - 1), ..next };
+        let next = TaskName { id, crashes: next.crashes.min(held.task.attempt.number()), ..next };
         match self.move_unique(&from, &inbox.join(next.file()))? {
             Ending::Fenced => Ok(Judged::Gone),
             Ending::Committed => {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::base::ids::TaskAttempt;
 use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, RealDisk};
 
@@ -28,7 +29,13 @@ fn object(value: Value) -> Map<String, Value> {
 
 fn task(number: u64, priority: u8) -> Task {
     let id = TaskId::new(1_000 + number, u128::from(number));
-    let name = TaskName { priority, id, label: format!("t{number}"), attempt: 1, crashes: 0 };
+    let name = TaskName {
+        priority,
+        id,
+        label: format!("t{number}"),
+        attempt: TaskAttempt::FIRST,
+        crashes: 0,
+    };
     let document = object(json!({ "schema": "task/v1", "number": number, "ticket": "secret" }));
     Task { name, agent: "qa".into(), batch: "day".into(), crash_limit: 3, document }
 }

@@ -8,7 +8,7 @@ use super::{
     ProviderSpent, Report, StepReport, said,
 };
 use crate::agent::{Kind, Stream};
-use crate::base::ids::{Attempt, RunId};
+use crate::base::ids::{Attempt, RunId, TaskAttempt};
 use crate::base::time::Time;
 use crate::disk;
 use crate::engine::run::{Address, Slot, StepState};
@@ -105,7 +105,7 @@ impl Gathering<'_> {
         let slots = self.run.slots();
         // The question of a gate is reported with its node.
         let is_told = |at: &Address, slot: &Slot| {
-            let begun = at.loops.is_empty() || slot.record.is_some() || slot.attempts > 0;
+            let begun = at.loops.is_empty() || slot.record.is_some() || !slot.attempts.is_none();
             begun && !matches!(at.step_of(self.plan).action, Action::Gate(_))
         };
         let told: Vec<(Address, &Slot)> =
@@ -228,13 +228,16 @@ impl Gathering<'_> {
 
     /// Returns the stored output of the latest attempts, newest first.
     fn logs(&mut self, step: &Step, path: &str, slot: &Slot, room: Room) -> Vec<LogReport> {
-        const ATTEMPTS: Attempt = 5;
-        if slot.attempts == 0 || step.inner().is_some() || matches!(step.action, Action::Gate(_)) {
+        const ATTEMPTS: usize = 5;
+        if slot.attempts.is_none()
+            || step.inner().is_some()
+            || matches!(step.action, Action::Gate(_))
+        {
             return Vec::new();
         }
         let adapter = self.plan.adapter(step);
         let mut logs = Vec::new();
-        for attempt in (1..=slot.attempts).rev().take(ATTEMPTS as usize) {
+        for attempt in (1..=slot.attempts.number()).rev().take(ATTEMPTS).map(Attempt::new) {
             for stream in ["stdout", "stderr"] {
                 let latest = attempt == slot.attempts;
                 let aside = || self.file(&format!("logs/{path}.{attempt}.{stream}"), room);
@@ -380,7 +383,7 @@ fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec
 fn begun(attempt: Attempt, at: Time, outcome: AttemptOutcome) -> AttemptReport {
     AttemptReport {
         attempt,
-        execution: 1,
+        execution: TaskAttempt::FIRST,
         outcome,
         started_at: at,
         ended_at: None,

@@ -16,7 +16,7 @@ mod said;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::base::ids::Attempt;
+use crate::base::ids::{Attempt, TaskAttempt};
 use crate::base::time::Time;
 use crate::engine::record::{Spent, TreeRecord};
 use crate::engine::{Answer, Request};
@@ -178,7 +178,7 @@ pub(crate) struct LogReport {
 pub(crate) struct AttemptReport {
     pub attempt: Attempt,
     /// Number of the execution within the attempt, from 1.
-    pub execution: u32,
+    pub execution: TaskAttempt,
     pub outcome: AttemptOutcome,
     pub started_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::html::{Html, part, printed};
-use crate::base::ids::{counted, shown};
+use crate::base::ids::{TaskAttempt, counted, shown};
 use crate::base::time::Time;
 use crate::engine::record::Spent;
 use crate::graph::{Graph, svg};
@@ -134,7 +134,7 @@ pub(crate) fn timeline(out: &mut Html, report: &Report, until: Time) {
 /// Returns the label of an execution: `2`, or `2.3` for the third execution of attempt 2.
 fn which(one: &AttemptReport) -> String {
     match one.execution {
-        1 => one.attempt.to_string(),
+        TaskAttempt::FIRST => one.attempt.to_string(),
         execution => format!("{}.{execution}", one.attempt),
     }
 }
@@ -187,7 +187,7 @@ fn rest(step: &StepReport) -> String {
         1 => "1 round".to_owned(),
         most => format!("{begun} of {most} rounds"),
     }));
-    let attempts = step.attempts.iter().filter(|one| one.execution == 1).count();
+    let attempts = step.attempts.iter().filter(|one| one.execution == TaskAttempt::FIRST).count();
     if attempts > 1 {
         words.push(format!("{attempts} attempts"));
     }

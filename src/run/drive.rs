@@ -18,7 +18,7 @@ use crate::attempt::prepare::{Prepared, prepare};
 use crate::attempt::work::{MergeWork, Waiting, Work};
 use crate::attempt::{artifacts, bead_tree, gates};
 use crate::base::host;
-use crate::base::ids::{Attempt, RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::base::time::{Clock, Time};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
@@ -172,10 +172,10 @@ impl Drive {
     }
 
     /// Returns the number of the latest execution of a step's attempt that the run has recorded.
-    pub(crate) fn executions(&self, step: &StepPath) -> u32 {
+    pub(crate) fn executions(&self, step: &StepPath) -> TaskAttempt {
         let at = Address::parse(&self.plan, &step.to_string());
         let record = at.and_then(|at| self.run.slot(&at)?.record.as_deref());
-        record.map_or(1, |record| record.executions.max(1))
+        record.map_or(TaskAttempt::FIRST, |record| record.executions.max(TaskAttempt::FIRST))
     }
 
     /// Returns the tasks that were in flight when a node ended the run. Workers may still execute
@@ -259,7 +259,7 @@ impl Drive {
         reins: &mut Reins,
         step: &StepPath,
         attempt: Attempt,
-        (execution, deaths): (u32, u32),
+        (execution, deaths): (TaskAttempt, u32),
     ) -> Result<(), StoreError> {
         let step = step.to_string();
         if self.in_flight.get(&step) != Some(&attempt) {
@@ -561,7 +561,7 @@ impl Drive {
 
     fn open(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
         let here = self.address(&step);
-        let attempt = self.run.slot(&here).map_or(1, |slot| slot.attempts + 1);
+        let attempt = self.run.slot(&here).map_or(Attempt::FIRST, |slot| slot.attempts.next());
         let step = step.to_string();
         self.refresh_for(&here, reins.clock.now())?;
         let event = match prepare(&self.site, &self.plan, &self.run, &here, attempt, false) {

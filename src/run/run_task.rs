@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use crate::attempt::documents::{self, Asked, COORDINATOR, RunTask};
-use crate::base::ids::RunId;
+use crate::base::ids::{RunId, TaskAttempt};
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, TaskRef};
@@ -157,6 +157,6 @@ pub(crate) fn make(queue: &Queue, run: &Run, term: u32) -> Task {
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);
     let mut task = documents::run_task(&id, &task, &run.origin.workflow_file, now);
-    task.name.attempt = term + 1;
+    task.name.attempt = TaskAttempt::new(term).next();
     task
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::tests::{on_all_cores, variable};
 use super::world::play_failing;
-use crate::base::ids::RunId;
+use crate::base::ids::{RunId, TaskAttempt};
 use crate::base::time::Time;
 use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, Visit};
@@ -112,7 +112,8 @@ fn task(number: u128) -> Task {
     else {
         unreachable!()
     };
-    let name = TaskName { priority: 5, id, label: String::new(), attempt: 1, crashes: 0 };
+    let name =
+        TaskName { priority: 5, id, label: String::new(), attempt: TaskAttempt::FIRST, crashes: 0 };
     Task { name, agent: "qa".into(), batch: "b".into(), crash_limit: 9, document }
 }
 

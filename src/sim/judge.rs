@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::sched::{SECOND, Sched, Us, here};
 use super::volume::STALE;
+use crate::base::ids::TaskAttempt;
 use crate::queue::{ClaimName, End, TaskName, seal};
 
 /// How long a holder may be silent.
@@ -316,7 +317,7 @@ impl Judge {
             let document = seal::unseal(bytes);
             task.ticket = document.and_then(|d| Some(d.get("ticket")?.as_str()?.to_owned()));
         }
-        let claims = |task: &Task, attempt: u32| {
+        let claims = |task: &Task, attempt: TaskAttempt| {
             let spots = task.trail.iter().map(|path| self.spot(path));
             let of = |spot: &Spot| matches!(spot, Spot::Claimed(n) if n.task.attempt == attempt);
             spots.filter(of).count()
@@ -336,7 +337,7 @@ impl Judge {
                 }
             }
             (Spot::Claimed(claim), Spot::Inbox(next)) => {
-                if next.attempt != claim.task.attempt + 1 {
+                if next.attempt != claim.task.attempt.next() {
                     wrong.push(format!("I2: {id} went back as attempt {}", next.attempt));
                 }
                 if left && self.died_long_ago(known.workers.get(&claim.worker), mover, now) {
@@ -522,7 +523,7 @@ impl Judge {
     }
 
     /// A worker says that it has ended a task: it must be so.
-    pub(super) fn told_ended(&self, id: &str, attempt: u32, worker: &str, how: &str) {
+    pub(super) fn told_ended(&self, id: &str, attempt: TaskAttempt, worker: &str, how: &str) {
         let known = self.known();
         let task = known.tasks.get(id);
         let by_me = task.is_some_and(|task| task.ended_by == worker);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::base::ids::Attempt;
 use crate::base::random::Random;
 use crate::engine::RunStatus;
 
@@ -24,12 +25,12 @@ pub(super) struct Story {
 pub(super) const AGENTS: [&str; 2] = ["qa", "dev"];
 
 /// How an attempt at a step ends, by its name.
-pub(super) fn exit_code(step: &str, attempt: u32) -> i32 {
+pub(super) fn exit_code(step: &str, attempt: Attempt) -> i32 {
     let name = step.rsplit('.').next().unwrap_or(step);
     if name.starts_with("bad") {
         return 1;
     }
-    i32::from(name.starts_with("flaky") && attempt <= 2)
+    i32::from(name.starts_with("flaky") && attempt <= Attempt::new(2))
 }
 
 pub(super) fn story(random: &mut Random) -> Story {

@@ -19,7 +19,7 @@ use crate::attempt::gates::{self, AnswerFile};
 use crate::attempt::perform::{self, Performed};
 use crate::attempt::work::Work;
 use crate::base::host::Simulated;
-use crate::base::ids::{RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath};
 use crate::base::process::new_incarnation;
 use crate::base::random::{Random, chance, nth};
 use crate::base::time::{Clock, SystemClock};
@@ -809,7 +809,7 @@ impl World {
         cancelled: bool,
     ) {
         let id = &run.id;
-        let mut ended: BTreeMap<(String, u32), usize> = BTreeMap::new();
+        let mut ended: BTreeMap<(String, Attempt), usize> = BTreeMap::new();
         let mut completed: BTreeMap<String, usize> = BTreeMap::new();
         for entry in &history.entries {
             match &entry.event {

@@ -145,9 +145,11 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::Attempt;
 
     fn entry(seq: u64) -> Entry {
-        let event = Event::Launched { step: format!("Step{seq}"), attempt: 1, task: None };
+        let event =
+            Event::Launched { step: format!("Step{seq}"), attempt: Attempt::FIRST, task: None };
         Entry { seq, at: Time(1_000 * seq as i64 + 1), event }
     }
 

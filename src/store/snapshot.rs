@@ -153,7 +153,7 @@ struct RoundsDoc<'a> {
     slot: SlotDoc<'a>,
     /// Current step of the last round.
     cursor: Option<&'a str>,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "Attempt::is_none")]
     attempts_before: Attempt,
     rounds: Vec<Steps<'a>>,
 }
@@ -317,14 +317,10 @@ struct LoopDoc<'a> {
     current_failed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     leaving: Option<ExitDoc>,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "Attempt::is_none")]
     attempts_before: Attempt,
     #[serde(default, skip_serializing_if = "is_small")]
     visits: u32,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -464,7 +460,8 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         run.failed_steps.push(path);
     }
     let reader = Reader { loops: &head.for_each };
-    run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
+    run.body =
+        reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", Attempt::NONE)?;
     match (run.status, &plan.root.edges) {
         (_, Some(_)) => {
             for slot in &mut run.body.slots {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::*;
-use crate::base::ids::{RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath};
 use crate::disk::sim::SimDisk;
 use crate::engine::run::Address;
 use crate::engine::{Effect, Origin, Policy, Record, RunStatus, StepStatus, apply, owed};
@@ -187,7 +187,7 @@ impl World {
         store: &mut Store,
         run: &mut Run,
         step: &StepPath,
-        attempt: u32,
+        attempt: Attempt,
     ) -> Result<(), StoreError> {
         let name = step.to_string();
         self.record(store, run, Event::Launched { step: name.clone(), attempt, task: None })?;
@@ -359,16 +359,16 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     let root = Path::new("run");
     let (mut paused, mut stale) = world.begin().unwrap();
     let a = StepPath::top("A");
-    world.execute(&mut paused, &mut stale, &a, 1).unwrap();
+    world.execute(&mut paused, &mut stale, &a, Attempt::FIRST).unwrap();
     let (mut store, mut run) = Store::load(world.faulty(), root, &world.plan).unwrap();
     store.begin_term(2);
     world
         .record(&mut store, &mut run, Event::Resumed { policy: Policy::default(), asked: false })
         .unwrap();
-    world.execute(&mut store, &mut run, &a, 2).unwrap();
+    world.execute(&mut store, &mut run, &a, Attempt::new(2)).unwrap();
     // The first owner wakes up: it records another end of the step, and its own view of the run.
-    world.execute(&mut paused, &mut stale, &a, 2).unwrap();
-    world.execute(&mut paused, &mut stale, &a, 3).unwrap();
+    world.execute(&mut paused, &mut stale, &a, Attempt::new(2)).unwrap();
+    world.execute(&mut paused, &mut stale, &a, Attempt::new(3)).unwrap();
     let now = world.now();
     paused.save(&world.plan, &stale, now).unwrap();
     let (again, loaded) = Store::load(world.faulty(), root, &world.plan).unwrap();
@@ -421,7 +421,7 @@ fn looking_at_a_run_leaves_its_files_as_they_are() {
     let mut world = World::new(Planted::Nothing);
     let root = Path::new("run");
     let (mut store, mut run) = world.begin().unwrap();
-    world.execute(&mut store, &mut run, &StepPath::top("A"), 1).unwrap();
+    world.execute(&mut store, &mut run, &StepPath::top("A"), Attempt::FIRST).unwrap();
     let journal = root.join(JOURNAL);
     world.disk.append(&journal, b"{\"seq\":4,\"at").unwrap();
     let before = world.disk.read(&journal).unwrap();

@@ -3,6 +3,7 @@
 use super::Seen;
 use super::state::Panel;
 use crate::agent::Number;
+use crate::base::ids::{Attempt, TaskAttempt};
 use crate::view::progress::seconds;
 use crate::view::rows::{branches, inbox_row, run_row, stands, step_time, worker_row};
 use crate::view::{self, PlaceView, RunView, StepView};
@@ -118,9 +119,10 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
         let sign = if usage.knows(Number::CostUsd) { "" } else { "≥" };
         usage.cost_usd.map(|cost| format!("{sign}${cost:.4}"))
     });
-    let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
+    let attempts =
+        if step.attempt > Attempt::FIRST { format!("#{}", step.attempt) } else { String::new() };
     let mut notes = Vec::new();
-    if step.executions > 1 {
+    if step.executions > TaskAttempt::FIRST {
         notes.push(format!("execution {}", step.executions));
     }
     notes.extend(stands(step));

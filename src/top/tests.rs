@@ -9,7 +9,7 @@ use super::draw::share;
 use super::state::{Asking, Panel};
 use super::*;
 use crate::agent::Usage;
-use crate::base::ids::{RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::cli::act::{Deed, Question};
 use crate::engine::record::Spent;
 use crate::view::excerpt::{Excerpt, Room};
@@ -82,8 +82,8 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         parked: None,
         waits_for_worktree: None,
         agent: None,
-        attempt: 1,
-        executions: 0,
+        attempt: Attempt::FIRST,
+        executions: TaskAttempt::NONE,
         exit_code: None,
         started_at: Some(at(80)),
         duration_ms: state.is_over().then_some(1500),
@@ -112,7 +112,7 @@ fn gate() -> Gate {
         run_id: RunId::parse(OTHER).expect("an id"),
         node: "deploy".into(),
         step: StepPath::top("deploy"),
-        attempt: 1,
+        attempt: Attempt::FIRST,
         message: "Ship 1.2 to production?\nThe changes are in CHANGES.md.".into(),
         said: Some("All 214 tests pass.\nThe migration takes four minutes.".into()),
         diff: None,
@@ -167,7 +167,7 @@ fn detail() -> RunDetail {
     let mut build = step("Build", 0, StepShown::Running);
     (build.current, build.items) = (true, Some(Items { total: 3, current: 1, failed: 0 }));
     let mut implement = step("Build.1.Implement", 1, StepShown::Running);
-    (implement.current, implement.attempt) = (true, 2);
+    (implement.current, implement.attempt) = (true, Attempt::new(2));
     implement.agent = Some("engineer".into());
     implement.last_line = Some("compiling store.rs".into());
     let mut test = step("Build.1.Test", 1, StepShown::Pending);
@@ -473,7 +473,7 @@ fn a_queue_and_its_tasks() {
         run_id: Some(RUN.into()),
         step: None,
         priority: 5,
-        attempt: 1,
+        attempt: TaskAttempt::FIRST,
         crashes: 0,
         created_at: None,
         place: PlaceView::Waiting {

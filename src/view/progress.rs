@@ -10,7 +10,7 @@ use tracing::Level;
 use super::stderr::{draw, erase, put};
 use super::{log, position};
 use crate::base::ansi;
-use crate::base::ids::{StepPath, counted, shown};
+use crate::base::ids::{Attempt, StepPath, counted, shown};
 use crate::base::text::{sanitize, single_line};
 use crate::base::time::Time;
 use crate::engine::run::{Address, ItemResult, StepState};
@@ -222,7 +222,7 @@ impl TextReport {
         let again = run.slot(address).is_some_and(|slot| {
             record.status == StepStatus::Failed && slot.status() == StepStatus::Pending
         });
-        let attempt = if record.attempt > 1 {
+        let attempt = if record.attempt > Attempt::FIRST {
             format!(", attempt {}", record.attempt)
         } else {
             String::new()

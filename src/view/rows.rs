@@ -3,7 +3,7 @@
 use super::progress::{seconds, whole_seconds};
 use super::{InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView};
 use crate::attempt::documents::COORDINATOR;
-use crate::base::ids::{counted, shown};
+use crate::base::ids::{Attempt, TaskAttempt, counted, shown};
 use crate::base::time::Time;
 use crate::view;
 
@@ -141,10 +141,10 @@ pub(crate) fn step_time(step: &StepView, now: Time) -> String {
 /// Returns notes about a step, the most important last: its error or its last output.
 fn notes(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
-    if step.attempt > 1 {
+    if step.attempt > Attempt::FIRST {
         notes.push(format!("attempt {}", step.attempt));
     }
-    if step.executions > 1 {
+    if step.executions > TaskAttempt::FIRST {
         notes.push(format!("execution {}", step.executions));
     }
     notes.extend(stands(step));

@@ -13,7 +13,7 @@ use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, Memory, last_said, one_line};
 use crate::attempt::parking::Target;
-use crate::base::ids::{RunId, StepPath, counted};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt, counted};
 use crate::base::time::Time;
 use crate::disk;
 use crate::engine::record::{Fault, Spent};
@@ -320,11 +320,11 @@ pub(crate) struct StepView {
     pub current: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    #[serde(skip_serializing_if = "is_zero")]
-    pub attempt: u32,
+    #[serde(skip_serializing_if = "Attempt::is_none")]
+    pub attempt: Attempt,
     /// Number of times that workers executed the attempt, if more than once.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub executions: u32,
+    #[serde(skip_serializing_if = "TaskAttempt::is_none")]
+    pub executions: TaskAttempt,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -388,12 +388,8 @@ pub(crate) struct StepView {
 impl StepView {
     /// Returns true if it was executed, and skipped at a later visit.
     pub(crate) fn is_passed_over(&self) -> bool {
-        self.state == StepShown::Skipped && self.attempt > 0
+        self.state == StepShown::Skipped && !self.attempt.is_none()
     }
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 fn is_none(number: &usize) -> bool {

@@ -10,7 +10,7 @@ use super::why::article;
 use super::{Board, LOOKS, Life, one_line};
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking::{self, ParkedView, Target};
-use crate::base::ids::shown;
+use crate::base::ids::{TaskAttempt, shown};
 use crate::base::time::Time;
 use crate::disk::fs;
 use crate::fleet::worker::target_of;
@@ -35,7 +35,7 @@ pub(crate) struct TaskView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     pub priority: u8,
-    pub attempt: u32,
+    pub attempt: TaskAttempt,
     pub crashes: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,

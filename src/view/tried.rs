@@ -27,7 +27,9 @@ impl<'a> Tried<'a> {
 /// Returns true if a step was executed, and skipped at a later visit: its record does not describe
 /// the execution.
 pub(crate) fn is_passed_over(slot: &Slot) -> bool {
-    slot.state == StepState::Settled && slot.status() == StepStatus::Skipped && slot.attempts > 0
+    slot.state == StepState::Settled
+        && slot.status() == StepStatus::Skipped
+        && !slot.attempts.is_none()
 }
 
 /// Returns the stdout that a record holds.

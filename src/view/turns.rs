@@ -1,10 +1,11 @@
 //! Finds executions that wait for a worktree, and its holder: a claimed task or a launched step may
 //! still be waiting.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{Board, one_line};
-use crate::base::ids::{Attempt, BeadId};
+use crate::base::ids::{Attempt, BeadId, TaskAttempt};
 use crate::workflow::bead::{Bead, is_file};
 use crate::worktree::{Trees, Waiter};
 
@@ -25,16 +26,16 @@ impl Board {
         &self,
         document: &Map<String, Value>,
         task: &str,
-        attempt: Attempt,
+        attempt: TaskAttempt,
     ) -> Option<String> {
         let text = |key: &str| document.get(key).and_then(Value::as_str);
         let waiter = match text("step") {
             Some(step) => {
-                let attempt = document.get("step_attempt").and_then(Value::as_u64)?;
+                let attempt = Attempt::deserialize(document.get("step_attempt")?).ok()?;
                 let (run, step) = (text("run_id").map(str::to_owned), step.to_owned());
-                Waiter { run, step, attempt: attempt as Attempt }
+                Waiter { run, step, attempt }
             }
-            None => Waiter { run: None, step: task.to_owned(), attempt },
+            None => Waiter { run: None, step: task.to_owned(), attempt: attempt.of_free_task() },
         };
         let of_step = || document.get("work")?.get("worktree")?.get("id")?.as_str();
         let of_bead =

@@ -4,7 +4,7 @@ use super::progress::whole_seconds;
 use super::runs::still_run;
 use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
-use crate::base::ids::shown;
+use crate::base::ids::{TaskAttempt, shown};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::Time;
 use crate::engine::SkipCause;
@@ -359,7 +359,7 @@ fn stands(run: &RunView, step: &StepView) -> String {
     }
     let since = since(step.started_at);
     let again = match step.executions {
-        0 | 1 => String::new(),
+        TaskAttempt::NONE | TaskAttempt::FIRST => String::new(),
         executions => {
             let why = step.warning.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             format!(" in execution {executions}{why}")
@@ -576,6 +576,7 @@ pub(super) fn article(word: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::Attempt;
     use crate::view::RunView;
     use crate::view::runs::Items;
     use crate::view::tasks::Ended;
@@ -591,7 +592,7 @@ mod tests {
             run_id: Some(RUN.into()),
             step: Some("Build".into()),
             priority: 5,
-            attempt: 1,
+            attempt: TaskAttempt::FIRST,
             crashes: 0,
             created_at: None,
             waits_for_worktree: None,
@@ -618,8 +619,8 @@ mod tests {
             state,
             current: true,
             agent: None,
-            attempt: 1,
-            executions: 0,
+            attempt: Attempt::FIRST,
+            executions: TaskAttempt::NONE,
             exit_code: None,
             started_at: Some(Time(0)),
             duration_ms: None,

@@ -42,7 +42,7 @@ pub(crate) struct Wants<'a> {
 impl<'a> Wants<'a> {
     /// Returns the request of a user, outside any run.
     pub(crate) fn by_hand(step: &'a str) -> Wants<'a> {
-        Wants { run: None, step, attempt: 1, mark: None, lease: Duration::ZERO }
+        Wants { run: None, step, attempt: Attempt::FIRST, mark: None, lease: Duration::ZERO }
     }
 }
 

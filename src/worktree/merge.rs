@@ -22,7 +22,7 @@ use super::remote_sync::move_forward;
 use super::remove::some;
 use super::save::tree_of;
 use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
-use crate::base::ids::BeadId;
+use crate::base::ids::{Attempt, BeadId};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
@@ -212,7 +212,10 @@ impl Trees {
         }
         if !review.dirty.is_empty() {
             let tree = self.verified(id, found)?;
-            self.checkpoint_verified(&tree, &Why { run: None, step: "merge", attempt: 1 })?;
+            self.checkpoint_verified(
+                &tree,
+                &Why { run: None, step: "merge", attempt: Attempt::FIRST },
+            )?;
         }
         let git = self.git();
         let tip = git.commit(&branch(id))?.ok_or_else(|| {

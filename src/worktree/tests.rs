@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::base::ids::Attempt;
 use crate::base::process::Process;
 use crate::exec::Stop;
 use crate::git::tests::{commit, repository};
@@ -19,8 +20,13 @@ fn trees() -> (tempfile::TempDir, PathBuf, Trees) {
     (dir, top, trees)
 }
 
-const WANTS: Wants =
-    Wants { run: Some("run-1"), step: "Build", attempt: 1, mark: None, lease: Duration::ZERO };
+const WANTS: Wants = Wants {
+    run: Some("run-1"),
+    step: "Build",
+    attempt: Attempt::FIRST,
+    mark: None,
+    lease: Duration::ZERO,
+};
 
 #[test]
 fn one_works_in_a_worktree_at_a_time() {
@@ -58,7 +64,7 @@ fn a_holder_of_another_machine_is_taken_for_alive() {
         word: "w".into(),
         run: None,
         step: "s".into(),
-        attempt: 1,
+        attempt: Attempt::FIRST,
         process,
         since: crate::base::time::Time(0),
         mark: None,

@@ -12,7 +12,7 @@ use crate::agent::{End, Kind, Stream};
 use crate::agent::{contract, faults, loop_signal};
 use crate::attempt::{documents, spellbook};
 use crate::base::digest::sha256;
-use crate::base::ids::{BeadId, RunId, StepPath};
+use crate::base::ids::{Attempt, BeadId, RunId, StepPath};
 use crate::base::time::{Time, parse_duration};
 use crate::engine::record::TaskRef;
 use crate::exec::Mask;
@@ -215,7 +215,7 @@ fn task_text(bytes: &[u8]) {
     }
     if let Ok(task) = FreeTask::parse(&text) {
         let read = |_: &str| Ok(None);
-        let _ = task.work(settings(), "engineer", &read, &TaskId::new(1, 2), 1);
+        let _ = task.work(settings(), "engineer", &read, &TaskId::new(1, 2), Attempt::FIRST);
     }
 }
 
@@ -233,7 +233,7 @@ fn task_document(bytes: &[u8]) {
     let _ = documents::read(&document);
     let Ok(task) = FreeTask::from_document(&document) else { return };
     let read = |_: &str| Ok(None);
-    let _ = task.work(settings(), "engineer", &read, &TaskId::new(1, 2), 1);
+    let _ = task.work(settings(), "engineer", &read, &TaskId::new(1, 2), Attempt::FIRST);
 }
 
 fn status(bytes: &[u8]) {

@@ -3,6 +3,7 @@
 //! This module resolves on the executing machine what preparation left open: the path of the run's
 //! directory ([`place`]), and the needs of a script ([`script`], [`install`]).
 
+use crate::base::ids::TaskAttempt;
 pub(crate) mod agent_stream;
 mod confine;
 pub(crate) mod env_policy;
@@ -105,7 +106,7 @@ pub(crate) struct Terms {
 pub(crate) struct TaskTerms {
     /// The step or free task, identical in every retry.
     pub what: String,
-    pub attempt: u32,
+    pub attempt: TaskAttempt,
 }
 
 impl Terms {
@@ -162,8 +163,8 @@ pub(crate) fn run_on(
             return Some(refused(site, work, 1, message));
         }
     };
-    let times = terms.task.as_ref().map_or(1, |task| task.attempt);
-    if times > 1 {
+    let times = terms.task.as_ref().map_or(TaskAttempt::FIRST, |task| task.attempt);
+    if times > TaskAttempt::FIRST {
         tell_of_earlier(&mut work, times);
     }
     let mut env = environment(site, &work);
@@ -668,7 +669,7 @@ fn hear(
 
 /// Adds a note about earlier attempts to the prompt, which was written for the first attempt.
 /// Prompts that authors wrote without a spell stay unchanged.
-fn tell_of_earlier(work: &mut Cow<Work>, times: u32) {
+fn tell_of_earlier(work: &mut Cow<Work>, times: TaskAttempt) {
     let Some(prompt) = work.stdin.as_ref().filter(|_| work.inputs.contains_key(PROMPT)) else {
         return;
     };
@@ -802,16 +803,16 @@ fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Reco
 
 /// Renames the log files of an earlier attempt, which are named by step, to include its number.
 pub(crate) fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
-    if attempt > 1 {
-        keep_logs(site, step, &(attempt - 1).to_string());
+    if let Some(previous) = attempt.previous() {
+        keep_logs(site, step, &previous.to_string());
     }
 }
 
 /// Renames the logs of an earlier execution of the same task, which did not end it, to include its
 /// number.
-pub(crate) fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
-    if task_attempt > 1 {
-        keep_logs(site, &work.step, &format!("{}-{}", work.attempt, task_attempt - 1));
+pub(crate) fn keep_begun_logs(site: &Site, work: &Work, task_attempt: TaskAttempt) {
+    if let Some(previous) = task_attempt.previous() {
+        keep_logs(site, &work.step, &format!("{}-{previous}", work.attempt));
     }
 }
 

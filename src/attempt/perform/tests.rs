@@ -51,7 +51,12 @@ fn trial() -> Trial {
 fn bash(script: &str) -> Work {
     let argv = ["bash", "-c", script].map(str::to_owned).to_vec();
     let (capture, root) = (CaptureMode::Whole, Some(RUN_ROOT.to_owned()));
-    Work { capture, root, timeout_ms: Some(60_000), ..Work::new(StepPath::top("node"), 1, argv) }
+    Work {
+        capture,
+        root,
+        timeout_ms: Some(60_000),
+        ..Work::new(StepPath::top("node"), Attempt::FIRST, argv)
+    }
 }
 
 /// An agent that says what a shell script prints.
@@ -265,7 +270,7 @@ fn a_long_answer_is_cleaned_as_a_whole_and_its_file_with_it() {
 
     // What is short once it is cleaned needs no file.
     let padded = "echo ok; head -c 50000 /dev/zero | tr '\\0' ' '; echo '<x>done</x>'";
-    let record = trial.run(&Work { attempt: 2, ..agent(padded, rules.clone()) });
+    let record = trial.run(&Work { attempt: Attempt::new(2), ..agent(padded, rules.clone()) });
     assert_eq!((record.output.as_deref(), record.whole), (Some("ok"), None));
     assert_eq!(record.truncated, Some(false));
     assert!(!trial.root().join("outputs/node.2.txt").exists());

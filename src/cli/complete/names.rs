@@ -125,7 +125,7 @@ impl Names {
         // Include steps of finished iterations: their output can be read.
         let (plan, run) = self.board.open(&id).ok()?;
         let within = run.slots().into_iter().filter(|(at, slot)| {
-            let over = !at.loops.is_empty() && slot.attempts > 0;
+            let over = !at.loops.is_empty() && !slot.attempts.is_none();
             over && !matches!(at.step_of(&plan).action, Action::Gate(_))
         });
         let walk = self.board.walk(&plan, &run, detail.run.state);

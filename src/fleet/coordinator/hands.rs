@@ -7,6 +7,7 @@ use super::{Heard, Out};
 use crate::attempt::documents::{self, StepTask};
 use crate::attempt::work::Work;
 use crate::base::host;
+use crate::base::ids::TaskAttempt;
 use crate::base::random::unguessable;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::TaskRef;
@@ -71,7 +72,15 @@ impl FleetHands<'_> {
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
         let task = task.clone();
-        let out = Out { run, step, attempt, task, execution: 1, published: false, missing: None };
+        let out = Out {
+            run,
+            step,
+            attempt,
+            task,
+            execution: TaskAttempt::FIRST,
+            published: false,
+            missing: None,
+        };
         self.out.insert(out.task.id.clone(), out);
     }
 

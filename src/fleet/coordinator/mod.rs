@@ -36,7 +36,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::attempt::exec_env::{Environment, Site};
 use crate::attempt::perform::Performed;
 use crate::base::host;
-use crate::base::ids::{Attempt, RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::hint::{Hints, Patience};
 use crate::engine::{Run, RunStatus, TaskRef};
@@ -161,7 +161,7 @@ struct Out {
     attempt: Attempt,
     task: TaskRef,
     /// The latest execution of the task that the run knows of.
-    execution: u32,
+    execution: TaskAttempt,
     /// True if the task is or was in its inbox; false while it is in the outbox.
     published: bool,
     /// Time since when the task is missing.

@@ -13,7 +13,7 @@ use super::{Coordinator, Held, Left, Out, RUNS, Reports};
 use crate::attempt::documents::{self, Asked, COORDINATOR, RunTask};
 use crate::attempt::exec_env::{self, Site, Turns};
 use crate::base::host;
-use crate::base::ids::{RunId, counted};
+use crate::base::ids::{RunId, TaskAttempt, counted};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::engine::{Event, Record, RunStatus, StepStatus};
@@ -112,7 +112,7 @@ impl Coordinator {
     /// Returns the term in which the claim's holder drives its run, or `None` if it has lost the
     /// run.
     pub(super) fn term(&self, claim: &Claim, last: u32) -> io::Result<Option<u32>> {
-        let attempt = claim.name.task.attempt;
+        let attempt = claim.name.task.attempt.number();
         if last <= attempt {
             return Ok(Some(attempt));
         }
@@ -359,8 +359,8 @@ impl Coordinator {
 /// undo the claim but keep the work its holder started: then the claim is the first one again,
 /// although the run is not new.
 fn was_driven(held: &Held) -> bool {
-    let has_begun = || held.drive.run.slots().iter().any(|(_, slot)| slot.attempts > 0);
-    held.claim.name.task.attempt > 1 || has_begun()
+    let has_begun = || held.drive.run.slots().iter().any(|(_, slot)| !slot.attempts.is_none());
+    held.claim.name.task.attempt > TaskAttempt::FIRST || has_begun()
 }
 
 /// Returns true if the last event is a resume and no attempt is cut off: no second resume is

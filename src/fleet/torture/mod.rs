@@ -25,7 +25,7 @@ pub(crate) use plot::Size;
 use super::member;
 use crate::attempt::documents::{self, StepTask};
 use crate::attempt::work::Work;
-use crate::base::ids::{RunId, StepPath};
+use crate::base::ids::{Attempt, RunId, StepPath};
 use crate::base::random::Random;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
@@ -335,7 +335,7 @@ impl Torture {
             debug: false,
             masked: Vec::new(),
             ticket: reference.ticket.clone(),
-            work: Work::new(step, 1, vec!["./step".into(), what.into()]),
+            work: Work::new(step, Attempt::FIRST, vec!["./step".into(), what.into()]),
         };
         let task = documents::step_task(&reference, &task, 1000, now);
         let Some(mut task) = task else { return Err(io::Error::other("no task")) };

@@ -37,6 +37,7 @@ use crate::attempt::exec_env::Environment;
 use crate::attempt::parking::Parking;
 use crate::attempt::sandboxes::Sandboxes;
 use crate::base::host;
+use crate::base::ids::TaskAttempt;
 use crate::disk::hint::Bell;
 use crate::exec::{Mask, Stop};
 use crate::free_task::intake::{self, FreeTasks, Intake};
@@ -93,7 +94,7 @@ pub(crate) struct Doing {
     /// The step of a run, or the title of a free task.
     pub label: String,
     pub run: Option<String>,
-    pub attempt: u32,
+    pub attempt: TaskAttempt,
     pub since: Instant,
     /// Files that receive stdout and stderr during the execution.
     pub logs: [PathBuf; 2],

@@ -44,7 +44,7 @@ impl Shop {
 
     pub(super) fn prepare_free(&self, claim: &Claim) -> Result<Ready, String> {
         let Setup { config, workspace, queue, agent, .. } = &self.setup;
-        let (id, attempt) = (&claim.name.task.id, claim.name.task.attempt);
+        let (id, attempt) = (&claim.name.task.id, claim.name.task.attempt.of_free_task());
         let free = FreeTask::from_document(&claim.task.document)?;
         let read = |path: &str| workspace.read_text(path, config.input_bytes);
         let mut work = free.work(config, agent, &read, id, attempt)?;

@@ -18,6 +18,7 @@ use crate::attempt::documents;
 use crate::attempt::parking::Pass;
 use crate::attempt::perform::{self, Performed, TaskTerms, Terms};
 use crate::base::host;
+use crate::base::ids::TaskAttempt;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
 use crate::disk::hint::Patience;
@@ -93,7 +94,7 @@ impl Shop {
         let why = Arc::new(AtomicU8::new(0));
         let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
         self.running().insert(claim.name.stem(), running);
-        if claim.name.task.attempt > 1 {
+        if claim.name.task.attempt > TaskAttempt::FIRST {
             // The previous holder may have died on this machine and left a child process.
             member::end_earlier(&claim.name);
         }

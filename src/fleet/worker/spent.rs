@@ -12,6 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::ids::TaskAttempt;
 use crate::disk;
 use crate::engine::Record;
 use crate::engine::record::Spent;
@@ -24,7 +25,7 @@ const ENDING: &str = "spent";
 struct Line {
     task: String,
     /// The attempt number of the claim under which the cost arose.
-    attempt: u32,
+    attempt: TaskAttempt,
     /// True if this line records that an agent is about to start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     begun: bool,

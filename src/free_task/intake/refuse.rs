@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::files::move_unique;
 use super::{Intake, Taken};
+use crate::base::ids::TaskAttempt;
 use crate::base::time::{Clock, SystemClock};
 use crate::free_task::parse::{day, made_at};
 use crate::queue::name::{ENDING, label};
@@ -21,7 +22,7 @@ impl Intake {
         let batch = day(made_at(&taken.id));
         let stem = taken.source.strip_suffix(ENDING).unwrap_or(&taken.source);
         let (id, label) = (taken.id.clone(), label(stem));
-        let task = TaskName { priority: 5, id, label, attempt: 1, crashes: 0 };
+        let task = TaskName { priority: 5, id, label, attempt: TaskAttempt::FIRST, crashes: 0 };
         // Derived from the ID, so that every process chooses the same name.
         let claim = taken.id.as_str()[16..].to_ascii_lowercase();
         let name = ClaimName { task, worker: INTAKE.into(), claim };

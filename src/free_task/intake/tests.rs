@@ -13,6 +13,7 @@ use serde_json::Map;
 
 use super::files::{NAME_MAX, read_name};
 use super::*;
+use crate::base::ids::TaskAttempt;
 use crate::disk;
 use crate::queue::{Claimed, End, Finish, Queue, seal};
 
@@ -138,7 +139,10 @@ fn a_dropped_file_becomes_a_task_once_it_was_left_alone() {
     assert!(world.after(SETTLE / 2).adopted.is_empty());
     let scanned = world.after(SETTLE);
     let [name] = scanned.adopted.as_slice() else { panic!("{scanned:?}") };
-    assert_eq!((name.label.as_str(), name.priority, name.attempt), ("fix-login", 2, 1));
+    assert_eq!(
+        (name.label.as_str(), name.priority, name.attempt),
+        ("fix-login", 2, TaskAttempt::FIRST)
+    );
     assert_eq!(scanned.next_look, None);
     assert!(world.intake.is_idle());
     assert_eq!(world.texts(), ["Fix it.\n"]);

@@ -170,7 +170,7 @@ impl Looker<'_> {
         for entry in &history.entries {
             match &entry.event {
                 Event::Launched { step, attempt, task } => {
-                    let before = newest.insert(step, *attempt).unwrap_or(0);
+                    let before = newest.insert(step, *attempt).unwrap_or_default();
                     if *attempt <= before {
                         let message = format!(
                             "`{}` went out as attempt {attempt} after {before}",

@@ -268,7 +268,7 @@ impl Looker<'_> {
                 }
             }
         }
-        if task.crashes >= task.attempt {
+        if task.crashes >= task.attempt.number() {
             let message = "more holders died over it than there were attempts before";
             self.find(Kind::AttemptBack, &shown, message);
         }
@@ -422,7 +422,7 @@ pub(super) fn wrong_status(
     if text("task_id") != claim.task.id.as_str() {
         return Some("it is of another task".into());
     }
-    if attempt != Some(u64::from(claim.task.attempt)) {
+    if attempt != Some(u64::from(claim.task.attempt.number())) {
         return Some("it is of another attempt".into());
     }
     if text("worker") != claim.worker && claim.worker != INTAKE {

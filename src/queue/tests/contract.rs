@@ -165,7 +165,7 @@ fn what_is_given_back_comes_again_and_fences_whoever_had_it() {
         let claim = take(&one).unwrap();
         assert_eq!(one.release(&claim).unwrap(), Ending::Committed);
         let again = take(&two).unwrap();
-        assert_eq!((again.name.task.attempt, again.name.task.crashes), (2, 0));
+        assert_eq!((again.name.task.attempt, again.name.task.crashes), (TaskAttempt::new(2), 0));
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Fenced);
         assert_eq!(finish(&two, &again, End::Processed).unwrap(), Ending::Committed);
         assert_eq!(two.ended(End::Processed, "day").unwrap().len(), 1);
@@ -303,7 +303,7 @@ fn an_ended_task_can_be_put_back() {
         assert!(two.ended(End::Failed, "day").unwrap().is_empty());
         assert_eq!(two.status(End::Failed, "day", &claim.name).unwrap(), None);
         let again = take(&two).unwrap();
-        assert_eq!((again.name.task.attempt, again.name.task.crashes), (2, 0));
+        assert_eq!((again.name.task.attempt, again.name.task.crashes), (TaskAttempt::new(2), 0));
         assert_eq!(again.task.document["number"], 1);
         finish(&two, &again, End::Processed).unwrap();
         assert_eq!(two.ended(End::Processed, "day").unwrap().len(), 1);

@@ -21,9 +21,9 @@ struct Log {
     /// Claims that ended, and how.
     committed: BTreeMap<u64, (ClaimName, End)>,
     /// Tasks that were put back, and the attempt they had ended with.
-    requeued: BTreeMap<u64, u32>,
+    requeued: BTreeMap<u64, TaskAttempt>,
     /// Who claimed what: process ends so far, task, attempt.
-    claimed: Vec<(u32, u64, u32)>,
+    claimed: Vec<(u32, u64, TaskAttempt)>,
     crashes: u32,
 }
 

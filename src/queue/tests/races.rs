@@ -19,7 +19,7 @@ fn processes(disk: &Arc<dyn Disk>, root: &Path, count: u64) -> Vec<Queue> {
 }
 
 /// Which tasks were claimed other than once.
-fn not_once(claims: &[(TaskId, u32)], wanted: usize) -> Result<(), String> {
+fn not_once(claims: &[(TaskId, TaskAttempt)], wanted: usize) -> Result<(), String> {
     let mut counts: BTreeMap<_, u32> = BTreeMap::new();
     claims.iter().for_each(|claim| *counts.entry(claim).or_default() += 1);
     let wrong: Vec<_> = counts.iter().filter(|(_, count)| **count != 1).collect();
