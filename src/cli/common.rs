@@ -57,7 +57,7 @@ use crate::view::log;
 use crate::view::progress::{Telling, TextReport, seconds};
 use crate::view::stderr::talk;
 use crate::view::{self, RunView};
-use crate::workflow::plan::{Action, Isolation};
+use crate::workflow::plan::{Action, Dialect, Isolation};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::{Workspace, dangling, resolved};
 use crate::yaml::problem::{located, nearest};
@@ -174,7 +174,7 @@ impl RunOptions {
     /// Rejects flags that have no effect for this workflow or this driver, so that the user does
     /// not rely on them.
     pub(crate) fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
-        let nodes = plan.root.edges.is_some();
+        let nodes = plan.dialect == Dialect::Nodes;
         let of_steps = [
             ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
             ("--max-retries", self.max_retries.is_some(), "a node says `retry`"),
@@ -842,7 +842,7 @@ pub(crate) fn keep_parts(
 ) -> Result<(), StoreError> {
     let wrong = |(path, source)| StoreError { doing: "write", path, source };
     spellbook::keep(root, &loaded.spells).map_err(wrong)?;
-    if plan.root.edges.is_none() {
+    if plan.dialect != Dialect::Nodes {
         return Ok(());
     }
     let artifacts = root.join(ARTIFACTS);
@@ -1171,7 +1171,7 @@ pub(crate) fn tell_end(
         talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
         return exit;
     }
-    if plan.root.edges.is_some() && !engine::has_more(plan, run) {
+    if !engine::has_more(plan, run) {
         let file = &run.origin.workflow_file;
         talk(format_args!("  no node was executed, and none would be: {ORCHESTRATE} run {file}"));
         return exit;

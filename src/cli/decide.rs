@@ -18,6 +18,7 @@ use crate::engine::{Run, RunStatus, StepStatus};
 use crate::run::open;
 use crate::view::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
+use crate::workflow::plan::Dialect;
 use crate::workspace::Workspace;
 
 /// Time that the driver of a run may take to find an answer before a message is printed.
@@ -129,7 +130,7 @@ pub(super) fn give(
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
     }
-    if !gate.answered && asked.plan.root.edges.is_none() && !is_driven(around, id)? {
+    if !gate.answered && asked.plan.dialect != Dialect::Nodes && !is_driven(around, id)? {
         // The process that applies the answer continues the run, and would refuse for this reason.
         resume::check_source(around, &asked.plan, &asked.run, None)?;
     }

@@ -32,7 +32,7 @@ use crate::view::stderr::Tamed;
 use crate::view::{
     Board, Found, PlaceView, Standing, StepShown, StepView, Tried, is_passed_over, printed,
 };
-use crate::workflow::plan::{Action, Block, CaptureMode, Step};
+use crate::workflow::plan::{Action, Block, CaptureMode, Dialect, Step};
 use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -267,7 +267,7 @@ impl Reader {
         check_step(plan, run, wanted)?;
         // The name of a node with rounds selects all its rounds.
         let rounds = format!("{wanted}.");
-        let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
+        let inside = |name: &str| plan.dialect == Dialect::Nodes && name.starts_with(&rounds);
         all.retain(|execution| execution.name == wanted || inside(&execution.name));
         let settled = Address::parse(plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
         let over = settled == Some(StepState::Settled)
@@ -677,7 +677,7 @@ fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let (address, name) = (Address::parse(plan, name), shown(name));
     match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
-        Some(true) if plan.root.edges.is_some() => Ok(()),
+        Some(true) if plan.dialect == Dialect::Nodes => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");
             Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))

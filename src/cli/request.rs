@@ -20,7 +20,8 @@ use crate::template::nodes::{NodeText, Var};
 use crate::workflow::bead::{Bead, BeadError};
 use crate::workflow::nodes::commands::{self, CommandFile};
 use crate::workflow::plan::{
-    Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
+    Action, Code, Dialect, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead,
+    Words,
 };
 use crate::workflow::{Place, Problem, shell};
 use crate::workspace::{Workspace, dangling};
@@ -225,7 +226,7 @@ impl RequestArgs {
         plan: &Plan,
         loaded: &Loaded,
     ) -> Result<Option<Box<Request>>, Failure> {
-        let of_nodes = plan.root.edges.is_some();
+        let of_nodes = plan.dialect == Dialect::Nodes;
         let settings = if of_nodes { Settings::read(around)? } else { Settings::default() };
         let about = self.about(around, plan, loaded, &settings)?;
         if !of_nodes {

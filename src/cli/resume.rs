@@ -31,6 +31,7 @@ use crate::store::{self, LoadError, Store, StoreError};
 use crate::view::Board;
 use crate::view::progress::TextReport;
 use crate::workflow::Plan;
+use crate::workflow::plan::Dialect;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ResumeArgs {
@@ -137,7 +138,7 @@ fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
 /// Refuses to resume a graph that has no node left to execute: it would only fail again.
 fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
     let Owned { run, plan, .. } = owned;
-    if plan.root.edges.is_none() || engine::has_more(plan, run) || why == Why::Answered {
+    if engine::has_more(plan, run) || why == Why::Answered {
         return Ok(());
     }
     let id = &run.id;
@@ -432,7 +433,7 @@ pub(super) fn settle_source(
                 Failure::new(2, format!("the edited `{file}` has no step `{step}`"))
             })?,
         };
-    if (plan.root.edges.is_some()) != (owned.plan.root.edges.is_some()) {
+    if plan.dialect != owned.plan.dialect {
         let message = format!("the edited `{file}` is written in another dialect");
         return Err(Failure::new(1, message).hint(anew(&id)));
     }
@@ -502,7 +503,7 @@ pub(super) fn check_source(
                 Some(step) => format!("{ORCHESTRATE} retry {id} --from {step} --accept-changes"),
                 None => format!("{ORCHESTRATE} resume {id} --accept-changes"),
             };
-            if plan.root.edges.is_some() {
+            if plan.dialect == Dialect::Nodes {
                 tracing::warn!(
                     "{message}; it goes on with its own copy; `{accept}` continues with the \
                      edited file; {}",

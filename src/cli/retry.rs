@@ -21,6 +21,7 @@ use crate::run::run_task;
 use crate::store::{Store, StoreError};
 use crate::view::{Board, Life};
 use crate::workflow::Plan;
+use crate::workflow::plan::{Dialect, Order};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RetryArgs {
@@ -202,9 +203,11 @@ pub(super) fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failu
         return Ok(());
     }
     let names: Vec<_> = plan.root.steps.iter().map(|step| format!("`{}`", step.name)).collect();
-    let message = match plan.root.edges {
-        Some(_) => format!("run {} has no node `{step}`", run.id),
-        None => format!("run {} has no step `{step}` in its outermost list", run.id),
+    let message = match plan.dialect {
+        Dialect::Nodes => format!("run {} has no node `{step}`", run.id),
+        Dialect::Steps | Dialect::Grimoire => {
+            format!("run {} has no step `{step}` in its outermost list", run.id)
+        }
     };
     Err(Failure::new(2, message).hint(format!("there are {}", names.join(", "))))
 }
@@ -214,11 +217,11 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     let Owned { plan, run, store, .. } = owned;
     let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
         let now = SystemClock.now();
-        let mut events = match (run.status, &plan.root.edges) {
+        let mut events = match (run.status, &plan.root.order) {
             // The tasks of these steps were stopped. Parallel nodes continue.
-            (RunStatus::Running, Some(_)) => recalled(plan, run, &done_again(plan, step)),
+            (RunStatus::Running, Order::Graph(_)) => recalled(plan, run, &done_again(plan, step)),
             // A sequence can be rewound only after it has ended.
-            (RunStatus::Running, None) => vec![Event::Cancelled { reason: None }],
+            (RunStatus::Running, Order::Sequence) => vec![Event::Cancelled { reason: None }],
             _ => Vec::new(),
         };
         events.push(Event::Rewound { step: step.to_owned() });
@@ -233,11 +236,8 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
 
 /// Returns the top-level steps that are executed again if a run continues from `step`.
 pub(super) fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
-    match (plan.root.find(step), &plan.root.edges) {
-        (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
-        // In a sequence, no step is independent of another.
-        _ => (0..plan.root.steps.len()).collect(),
-    }
+    let from = plan.root.find(step).map(|(from, _)| from);
+    from.map(|from| engine::done_again(&plan.root, from)).unwrap_or_default()
 }
 
 /// Returns an event for each attempt at these steps that is out as a task: it is recalled.

@@ -14,7 +14,7 @@ use crate::graph;
 use crate::run::grimoires;
 use crate::view::stderr::talk;
 use crate::workflow::plan::{
-    Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
+    Action, Block, Dialect, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
 use crate::workflow::{Place, Plan, Problem};
 use crate::yaml;
@@ -70,7 +70,7 @@ impl ContextArgs {
         let given = self.file.is_some() || !self.pairs.is_empty();
         let mut spells = false;
         plan.root.walk(&mut |step| spells |= step.casts());
-        if !given || plan.root.edges.is_none() || spells {
+        if !given || plan.dialect != Dialect::Nodes || spells {
             return Ok(());
         }
         let message = "`--context` and `--context-file` do nothing for a workflow of `nodes:` \

@@ -15,11 +15,13 @@ use crate::base::ids::StepPath;
 use crate::base::time::Time;
 use crate::template::nodes::{NodeRef, NodeText};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
+use crate::workflow::plan::{
+    Action, Block, Code, Edges, JoinRule, Order, ShellText, Step, When, Words,
+};
 
 /// Recomputes the front of a graph: at the start, and after slots were changed directly.
 pub(crate) fn survey(root: &Block, body: &mut Body) {
-    let Some(edges) = &root.edges else { return };
+    let Some(edges) = root.edges() else { return };
     let unsettled = |slot: &Slot| slot.state != StepState::Settled;
     let mut front = Front { waits: Vec::with_capacity(body.slots.len()), ..Front::default() };
     for before in &edges.before {
@@ -76,7 +78,7 @@ pub(super) fn refile(run: &mut Run, index: usize) {
 
 /// Settles a top-level step: makes downstream steps ready, or ends the run.
 pub(super) fn settled(plan: &Plan, run: &mut Run, index: usize) {
-    let Some(edges) = &plan.root.edges else { return };
+    let Some(edges) = plan.root.edges() else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
     let mut ready = Vec::new();
     let slot = &mut slots[index];
@@ -163,7 +165,7 @@ pub(super) fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<Skip
 
 /// Returns the effects owed to a graph, with at most `room` executions.
 pub(super) fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
-    let Some(edges) = &plan.root.edges else { return Vec::new() };
+    let Some(edges) = plan.root.edges() else { return Vec::new() };
     let mut effects = Vec::new();
     // All wake times, not only the first: clocks may be adjusted, and the duration of a rest can be
     // measured only from its start.
@@ -222,7 +224,7 @@ fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
 pub(crate) fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
     let step = &plan.root.steps[index];
     let mut seen: BTreeSet<usize> = BTreeSet::new();
-    if let Some(edges) = &plan.root.edges {
+    if let Some(edges) = plan.root.edges() {
         match sees_all(step) {
             true => seen = reached(&edges.before, &BTreeSet::from([index])),
             false => seen.extend(&edges.before[index]),
@@ -331,7 +333,7 @@ pub(super) fn stop(slot: &mut Slot, at: Time) {
 /// run had ended), so are failed steps, steps skipped because of a failure, and steps that always
 /// run. Steps downstream of these stand only if their inputs do not change.
 pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
-    let Some(edges) = &plan.root.edges else { return };
+    let Some(edges) = plan.root.edges() else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
     for index in 0..run.body.slots.len() {
         let step = &plan.root.steps[index];
@@ -356,7 +358,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
     // No result downstream of the step that the user named stands, regardless of inputs: each such
     // step is visited once more, like the named step, and without its earlier conversation with
     // agents.
-    for index in from.map(|from| done_again(edges, from)).unwrap_or_default() {
+    for index in from.map(|from| done_again(&plan.root, from)).unwrap_or_default() {
         let visited = again.contains(&index) || is_out(run, index);
         let slot = &mut run.body.slots[index];
         slot.keep = false;
@@ -380,17 +382,27 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
     }
 }
 
-/// Returns true if resuming the run would execute anything.
+/// Returns true if resuming the run would execute anything. A sequence can always go on at its
+/// cursor.
 pub(crate) fn has_more(plan: &Plan, run: &Run) -> bool {
+    if plan.root.order == Order::Sequence {
+        return true;
+    }
     let mut steps = plan.root.steps.iter().zip(&run.body.slots);
     steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
 }
 
-/// Returns the steps that are repeated if a graph continues from a step: that step, and all steps
-/// downstream of it.
-pub(crate) fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
-    let from = BTreeSet::from([from]);
-    reached(&edges.after, &from).into_iter().chain(from).collect()
+/// Returns the top-level steps that are repeated if a run continues from a step: in a graph, that
+/// step and all steps downstream of it; in a sequence, all steps, because none is independent of
+/// another.
+pub(crate) fn done_again(root: &Block, from: usize) -> BTreeSet<usize> {
+    match &root.order {
+        Order::Sequence => (0..root.steps.len()).collect(),
+        Order::Graph(edges) => {
+            let from = BTreeSet::from([from]);
+            reached(&edges.after, &from).into_iter().chain(from).collect()
+        }
+    }
 }
 
 /// Returns true if a settled step is owed again when its run is resumed after its end.

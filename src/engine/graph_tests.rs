@@ -45,8 +45,7 @@ fn plan(text: &str) -> Plan {
         before.push(upstreams);
         rules.push(rule);
     }
-    let by_name = steps.iter().enumerate().map(|(i, step)| (step.name.clone(), i)).collect();
-    plan.root = Block { steps, by_name, edges: Some(Edges::new(before, rules)) };
+    plan.root = Block::graph(steps, Edges::new(before, rules));
     plan
 }
 
@@ -69,8 +68,7 @@ fn rounds(kind: RoundsKind) -> Action {
         }
         _ => vec![gate, prompt("on_reject")],
     };
-    let by_name = steps.iter().enumerate().map(|(i, step)| (step.name.clone(), i)).collect();
-    Action::Rounds(Rounds { block: Block { steps, by_name, edges: None }, kind, most: 3 })
+    Action::Rounds(Rounds { block: Block::sequence(steps), kind, most: 3 })
 }
 
 struct Script {

@@ -37,6 +37,7 @@ use run::{Address, Slot, StepState};
 
 use crate::base::time::Time;
 use crate::workflow::Plan;
+use crate::workflow::plan::Order;
 
 /// Folds one event into a run.
 ///
@@ -116,9 +117,9 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
 }
 
 fn begin(plan: &Plan, run: &mut Run, at: Time) {
-    match &plan.root.edges {
-        Some(_) => survey(&plan.root, &mut run.body),
-        None => sequence::enter(plan, run, &[], 0, at),
+    match &plan.root.order {
+        Order::Graph(_) => survey(&plan.root, &mut run.body),
+        Order::Sequence => sequence::enter(plan, run, &[], 0, at),
     }
 }
 

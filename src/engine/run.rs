@@ -10,7 +10,7 @@ use super::record::{Record, StepStatus};
 use crate::base::ids::{Attempt, RunId, StepPath, shown};
 use crate::base::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Step, Target};
+use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Order, Step, Target};
 
 /// Name of the copy of the workflow that a run makes when it starts.
 pub(crate) const DEFINITION: &str = "workflow.yaml";
@@ -374,7 +374,7 @@ impl Run {
 
     /// Returns true if a sequence is past its last step, so that nothing is left to do.
     pub(crate) fn is_through(&self, plan: &Plan) -> bool {
-        plan.root.edges.is_none() && self.slot(&self.position()).is_none()
+        plan.root.order == Order::Sequence && self.slot(&self.position()).is_none()
     }
 
     /// Returns every slot with its address, loops before their contents.

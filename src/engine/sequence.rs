@@ -9,7 +9,7 @@ use crate::agent::faults::FaultClass;
 use crate::base::ids::{Attempt, TaskAttempt};
 use crate::base::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
+use crate::workflow::plan::{Action, OnFail, Order, Retries, Step, Target, Which, Words};
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
 pub(super) fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
@@ -265,7 +265,7 @@ pub(super) fn skip(
     slot.record = Some(Box::new(Record { attempt: slot.attempts, ..record }));
     slot.each = None;
     slot.state = StepState::Settled;
-    if plan.root.edges.is_some() && here.loops.is_empty() {
+    if plan.root.order != Order::Sequence && here.loops.is_empty() {
         return graph::settled(plan, run, here.step);
     }
     limits::go_on(plan, run, &here.loops, here.step + 1, at);
@@ -273,7 +273,7 @@ pub(super) fn skip(
 
 /// Settles a visit with its outcome and continues.
 pub(super) fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
-    if plan.root.edges.is_some() {
+    if plan.root.order != Order::Sequence {
         return match here.loops.is_empty() {
             true => graph::settled(plan, run, here.step),
             false => rounds::settled(plan, run, here, success, at),
@@ -465,7 +465,7 @@ pub(super) fn cancel(plan: &Plan, run: &mut Run, at: Time) {
 /// is not downstream of that step stays as it is, in particular users' answers.
 pub(super) fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     let Some((index, _)) = plan.root.find(step) else { return };
-    let graph = plan.root.edges.is_some();
+    let graph = plan.root.order != Order::Sequence;
     if run.status == RunStatus::Running && !graph {
         return;
     }
@@ -495,7 +495,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, a
     if limits::any(plan) {
         run.taken_up_at = Some(at);
     }
-    if plan.root.edges.is_some() {
+    if plan.root.order != Order::Sequence {
         return graph::resume(plan, run, halted || asked, None, at);
     }
     let here = run.position();

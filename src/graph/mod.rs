@@ -21,8 +21,8 @@ use crate::template::{Hole, Missing, Scope, Template};
 use crate::view::{RunDetail, StepShown};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
-    Action, Block, Edges, Handlers, JoinRule, OnMost, RoundsKind, ShellText, SpellSource, Step,
-    Target, Test, When, Words,
+    Action, Block, Edges, Handlers, JoinRule, OnMost, Order, RoundsKind, ShellText, SpellSource,
+    Step, Target, Test, When, Words,
 };
 
 /// Maximum length of a condition in a node.
@@ -295,14 +295,14 @@ impl Graph {
     }
 
     pub(crate) fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
-        let sequence = plan.root.edges.is_none();
+        let sequence = plan.root.order == Order::Sequence;
         let graph = Graph { title: title.into(), sequence, nodes: Vec::new(), edges: Vec::new() };
         let mut drawing = Drawing { graph, seen, end: None };
         let body = seen.map(|seen| &seen.run.body);
         let level = drawing.nodes(&plan.root, body, None, &mut Vec::new());
-        match &plan.root.edges {
-            Some(edges) => drawing.dependencies(edges, &level),
-            None => drawing.sequence(&plan.root, &mut vec![&level], None),
+        match &plan.root.order {
+            Order::Graph(edges) => drawing.dependencies(edges, &level),
+            Order::Sequence => drawing.sequence(&plan.root, &mut vec![&level], None),
         }
         drawing.graph
     }
@@ -459,7 +459,7 @@ impl Drawing<'_> {
         for (index, step) in block.steps.iter().enumerate() {
             let slot = body.and_then(|body| body.slots.get(index));
             let path = StepPath { loops: loops.clone(), step: step.name.clone() };
-            let node = self.node(step, slot, index, &path, inside, block.edges.as_ref());
+            let node = self.node(step, slot, index, &path, inside, block.edges());
             let number = self.graph.nodes.len();
             self.graph.nodes.push(node);
             level.nodes.push(number);

@@ -15,7 +15,7 @@ use crate::engine::run::{Body, Slot};
 use crate::engine::{Event, Run, StepStatus};
 use crate::store::{self, Store, StoreError, snapshot};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
+use crate::workflow::plan::{Action, Block, Order};
 use crate::yaml;
 
 /// A step of the run's past that conflicts with the edited workflow.
@@ -70,7 +70,7 @@ impl Edit<'_> {
             self.again.iter().map(|index| self.new_plan.root.steps[*index].name.as_str()).collect();
         let past = |name: &str| !again.contains(name);
         compare(&old, &new, &self.old_plan.root, &run.body, "", &past, &mut found);
-        if self.new_plan.root.edges.is_none() {
+        if self.new_plan.root.order == Order::Sequence {
             found.extend(self.added(run, &past));
         }
         found
@@ -115,7 +115,7 @@ impl Edit<'_> {
         if let Some(Value::Object(loops)) = document.get_mut("for_each") {
             loops.retain(|path, _| stands(path.split('.').next().unwrap_or(path)));
         }
-        if self.new_plan.root.edges.is_none() {
+        if self.new_plan.root.order == Order::Sequence {
             let Some(cursor) = self.cursor(run) else {
                 return Err("the step where the run stopped is not in the edited workflow".into());
             };

@@ -20,7 +20,7 @@ use crate::engine::run::{
 };
 use crate::engine::survey;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
+use crate::workflow::plan::{Action, Block, Each, Order, Rounds, Target};
 
 pub(crate) const SCHEMA_VERSION: &str = "1.1.1";
 
@@ -57,7 +57,7 @@ impl Serialize for Document<'_> {
         let failed: Vec<_> = run.failed_steps.iter().map(StepPath::to_string).collect();
         map.serialize_entry("failed_steps", &failed)?;
         map.serialize_entry("context", &run.origin.context)?;
-        if plan.root.edges.is_none() {
+        if plan.root.order == Order::Sequence {
             map.serialize_entry("cursor", &cursor_name(&plan.root, &run.body))?;
         }
         map.serialize_entry("steps", &Steps { block: &plan.root, body: &run.body, of: None })?;
@@ -428,7 +428,7 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     if head.journal_seq > super::journal::LAST_SEQ {
         return Err(format!("its journal_seq is {}, which no run gets to", head.journal_seq));
     }
-    let sequential = plan.root.edges.is_none();
+    let sequential = plan.root.order == Order::Sequence;
     if sequential && head.status == RunStatus::Running && head.cursor.is_none() {
         return Err("it is `running`, but its `cursor` names no step".to_owned());
     }
@@ -462,18 +462,18 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     let reader = Reader { loops: &head.for_each };
     run.body =
         reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", Attempt::NONE)?;
-    match (run.status, &plan.root.edges) {
-        (_, Some(_)) => {
+    match (run.status, &plan.root.order) {
+        (_, Order::Graph(_)) => {
             for slot in &mut run.body.slots {
                 make_round_ready(slot);
             }
             survey(&plan.root, &mut run.body);
         }
-        (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, None) => {
+        (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, Order::Sequence) => {
             reopen_halted(&mut run.body);
         }
-        (RunStatus::Completed, None) => {}
-        (RunStatus::Running | RunStatus::Paused, None) => make_ready(&mut run.body),
+        (RunStatus::Completed, Order::Sequence) => {}
+        (RunStatus::Running | RunStatus::Paused, Order::Sequence) => make_ready(&mut run.body),
     }
     Ok(Loaded { run, journal_seq: head.journal_seq, journal_term: head.journal_term })
 }
@@ -542,7 +542,7 @@ impl Reader<'_> {
             Some(name) => block.find(name).ok_or(format!("the workflow has no step `{name}`"))?.0,
         };
         for (name, value) in steps {
-            if name == "lifecycle" && !prefix.is_empty() && !block.by_name.contains_key(name) {
+            if name == "lifecycle" && !prefix.is_empty() && block.find(name).is_none() {
                 continue;
             }
             let (index, step) =
@@ -604,7 +604,7 @@ impl Reader<'_> {
             let body = self.sequence(&each.block, steps, cursor, &prefix, doc.attempts_before)?;
             let lifecycle = steps
                 .get("lifecycle")
-                .filter(|_| !each.block.by_name.contains_key("lifecycle"))
+                .filter(|_| each.block.find("lifecycle").is_none())
                 .map(Lifecycle::deserialize)
                 .transpose()
                 .map_err(|error| format!("lifecycle of `{path}.{index}`: {error}"))?;

@@ -921,7 +921,7 @@ impl Walk<'_> {
         let due = match slot.state {
             StepState::Ready => true,
             StepState::Pending => {
-                let in_graph = self.plan.root.edges.is_some() && at.loops.is_empty();
+                let in_graph = self.plan.root.edges().is_some() && at.loops.is_empty();
                 in_graph && self.needs(at, slot).is_empty()
             }
             _ => false,
@@ -944,7 +944,7 @@ impl Walk<'_> {
 
     /// Returns the nodes that a node still waits for.
     fn needs(&self, at: &Address, slot: &Slot) -> Vec<String> {
-        let edges = self.plan.root.edges.as_ref().filter(|_| at.loops.is_empty());
+        let edges = self.plan.root.edges().filter(|_| at.loops.is_empty());
         let Some(edges) = edges.filter(|_| slot.state == StepState::Pending) else {
             return Vec::new();
         };

@@ -5,7 +5,7 @@ use super::schema::{Table, grimoire, nodes, steps};
 
 /// A file format that the author may have in mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum Format {
     Steps,
     Nodes,
     Grimoire,
@@ -13,42 +13,42 @@ pub(super) enum Dialect {
     Ci,
 }
 
-impl Dialect {
-    const ALL: [Dialect; 4] = [Dialect::Steps, Dialect::Nodes, Dialect::Grimoire, Dialect::Ci];
+impl Format {
+    const ALL: [Format; 4] = [Format::Steps, Format::Nodes, Format::Grimoire, Format::Ci];
 
     /// Returns the dialect's description for messages.
     fn name(self) -> &'static str {
         match self {
-            Dialect::Steps => "workflows of `steps:`",
-            Dialect::Nodes => "workflows of `nodes:`",
-            Dialect::Grimoire => "grimoires",
-            Dialect::Ci => "CI services such as GitHub Actions",
+            Format::Steps => "workflows of `steps:`",
+            Format::Nodes => "workflows of `nodes:`",
+            Format::Grimoire => "grimoires",
+            Format::Ci => "CI services such as GitHub Actions",
         }
     }
 
     fn has(self, top: bool, name: &str) -> bool {
         let any = |tables: &[&Table]| tables.iter().any(|table| table.field(name).is_some());
         match (self, top) {
-            (Dialect::Steps, true) => any(&[&steps::TOP]),
-            (Dialect::Steps, false) => any(&[&steps::STEP]),
-            (Dialect::Nodes, true) => any(&[&nodes::TOP]),
-            (Dialect::Nodes, false) => any(&[nodes::node()]),
-            (Dialect::Grimoire, true) => any(&[&grimoire::TOP]),
-            (Dialect::Grimoire, false) => {
+            (Format::Steps, true) => any(&[&steps::TOP]),
+            (Format::Steps, false) => any(&[&steps::STEP]),
+            (Format::Nodes, true) => any(&[&nodes::TOP]),
+            (Format::Nodes, false) => any(&[nodes::node()]),
+            (Format::Grimoire, true) => any(&[&grimoire::TOP]),
+            (Format::Grimoire, false) => {
                 any(&[&grimoire::AGENT, &grimoire::SCRIPT, &grimoire::LOOP, &grimoire::MERGE])
             }
-            (Dialect::Ci, true) => ["jobs", "on", "permissions", "stages"].contains(&name),
-            (Dialect::Ci, false) => CI_STEP.contains(&name),
+            (Format::Ci, true) => ["jobs", "on", "permissions", "stages"].contains(&name),
+            (Format::Ci, false) => CI_STEP.contains(&name),
         }
     }
 
     /// Returns the text to write in this dialect for a field of another dialect.
     fn instead(self, name: &str) -> Option<&'static str> {
         let list: &[(&str, &str)] = match self {
-            Dialect::Steps => &STEPS_INSTEAD,
-            Dialect::Nodes => &NODES_INSTEAD,
-            Dialect::Grimoire => &GRIMOIRE_INSTEAD,
-            Dialect::Ci => &[],
+            Format::Steps => &STEPS_INSTEAD,
+            Format::Nodes => &NODES_INSTEAD,
+            Format::Grimoire => &GRIMOIRE_INSTEAD,
+            Format::Ci => &[],
         };
         list.iter().find(|(field, _)| *field == name).map(|(_, instead)| *instead)
     }
@@ -114,9 +114,9 @@ const GRIMOIRE_INSTEAD: [(&str, &str); 14] = [
 
 /// Returns a message that names the other dialects with this field, and its replacement in this
 /// dialect. `top` is true for a field at the top of the file, false for a field of a step.
-pub(super) fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
-    let others = Dialect::ALL.into_iter().filter(|other| *other != own && other.has(top, name));
-    let others: Vec<_> = others.map(Dialect::name).collect();
+pub(super) fn foreign(own: Format, top: bool, name: &str) -> Option<String> {
+    let others = Format::ALL.into_iter().filter(|other| *other != own && other.has(top, name));
+    let others: Vec<_> = others.map(Format::name).collect();
     if others.is_empty() {
         return None;
     }

@@ -6,7 +6,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::dialects::{self, Dialect};
+use super::dialects::{self, Format};
 use crate::base::time::parse_duration;
 use crate::template::{Template, TemplateError};
 use crate::workflow::Configured;
@@ -461,7 +461,7 @@ fn check_key(findings: &Findings, key: &Node, what: &str, table: &Table, version
             let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
             let is = |other: &Table| std::ptr::eq(table, other);
             let top = is(&TOP).then_some(true).or(is(&STEP).then_some(false));
-            let foreign = top.and_then(|top| dialects::foreign(Dialect::Steps, top, name));
+            let foreign = top.and_then(|top| dialects::foreign(Format::Steps, top, name));
             findings.add(match foreign {
                 Some(hint) => problem.hint(hint),
                 None => suggest(problem, name, known),

@@ -348,7 +348,7 @@ fn back(step: &Step, index: usize, node: &Node) -> Option<Place> {
 
 /// Reports nodes that wait for a node which unconditionally ends the run.
 fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
-    let Some(edges) = &block.edges else { return };
+    let Some(edges) = block.edges() else { return };
     let ends = |up: &&usize| {
         let step = &block.steps[**up];
         matches!(step.action, Action::Cancel { .. }) && step.when.is_none()
@@ -371,7 +371,7 @@ const MOST_PAIRS: usize = 4096;
 /// Reports nodes directly after a gate that also depend on a node which no gate before them shows.
 /// Its result may change after the approval, and no gate asks again.
 fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
-    let Some(edges) = &block.edges else { return };
+    let Some(edges) = block.edges() else { return };
     let Ok(order) = graph::order(&edges.before, &edges.after) else { return };
     let is_gate = |index: &usize| match &block.steps[*index].action {
         Action::Gate(_) => true,

@@ -26,6 +26,7 @@ pub(crate) const AGENT_VISITS: u32 = 50;
 /// A workflow that is ready to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
+    pub dialect: Dialect,
     pub name: Option<String>,
     pub description: Option<String>,
     /// True if an unhandled failure ends the run.
@@ -38,6 +39,14 @@ pub(crate) struct Plan {
     pub exclusive: bool,
     /// Time limit of the whole run, counted from its start or its last resume.
     pub timeout: Option<Duration>,
+}
+
+/// The language in which the author wrote a workflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Steps,
+    Nodes,
+    Grimoire,
 }
 
 /// A file that a workflow refers to by name, to be found in the search path for its kind.
@@ -70,9 +79,12 @@ impl Plan {
         }
     }
 
-    /// Returns the author's term for a step: "node" in a graph, otherwise "step".
+    /// Returns the author's term for a step.
     pub(crate) fn unit(&self) -> &'static str {
-        if self.root.edges.is_some() { "node" } else { "step" }
+        match self.dialect {
+            Dialect::Nodes => "node",
+            Dialect::Steps | Dialect::Grimoire => "step",
+        }
     }
 
     /// Returns a plan that runs one step alone, with no step after it on any outcome. Returns
@@ -81,9 +93,11 @@ impl Plan {
         let (index, _) = self.root.find(name)?;
         let mut step = self.root.steps.swap_remove(index);
         step.on = Handlers::default();
-        self.root.by_name = HashMap::from([(step.name.clone(), 0)]);
-        self.root.steps = vec![step];
-        self.root.edges = self.root.edges.map(|_| Edges::alone());
+        let order = match self.root.order {
+            Order::Sequence => Order::Sequence,
+            Order::Graph(_) => Order::Graph(Edges::alone()),
+        };
+        self.root = Block::new(vec![step], order);
         Some(self)
     }
 }
@@ -132,16 +146,48 @@ impl Default for Dirs {
     }
 }
 
-/// Steps that run as a sequence or as a graph. A sequence has a cursor that `goto` can move. A
-/// graph has edges; each of its steps starts when the steps before it have settled.
-#[derive(Clone, Debug, Default)]
+/// Steps and the order in which they run.
+#[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub steps: Vec<Step>,
-    pub by_name: HashMap<String, usize>,
-    pub edges: Option<Edges>,
+    pub order: Order,
+    by_name: HashMap<String, usize>,
+}
+
+/// Order of the steps of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// One step at a time: a cursor moves from each step to the next, or where a `goto` sends it.
+    Sequence,
+    /// Each step starts when the steps before it have settled.
+    Graph(Edges),
 }
 
 impl Block {
+    pub(crate) fn sequence(steps: Vec<Step>) -> Block {
+        Block::new(steps, Order::Sequence)
+    }
+
+    pub(crate) fn graph(steps: Vec<Step>, edges: Edges) -> Block {
+        Block::new(steps, Order::Graph(edges))
+    }
+
+    fn new(steps: Vec<Step>, order: Order) -> Block {
+        let mut by_name = HashMap::new();
+        for (index, step) in steps.iter().enumerate() {
+            by_name.entry(step.name.clone()).or_insert(index);
+        }
+        Block { steps, order, by_name }
+    }
+
+    /// Returns the dependencies of a graph, or `None` for a sequence.
+    pub(crate) fn edges(&self) -> Option<&Edges> {
+        match &self.order {
+            Order::Sequence => None,
+            Order::Graph(edges) => Some(edges),
+        }
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<(usize, &Step)> {
         self.by_name.get(name).map(|index| (*index, &self.steps[*index]))
     }

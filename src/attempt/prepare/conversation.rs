@@ -53,7 +53,7 @@ impl Preparing<'_> {
 
     /// Returns the prompt of the nearest earlier node whose conversation a node may continue.
     fn before(&self, step: usize) -> Option<Said<'_>> {
-        let thread = &self.plan.root.edges.as_ref()?.thread;
+        let thread = &self.plan.root.edges()?.thread;
         let mut before = thread[step]?;
         loop {
             let completed = self.scope.run.body.slots[before].status() == StepStatus::Completed;
@@ -102,7 +102,7 @@ impl Preparing<'_> {
                 parts.add(&item.to_string());
             }
         }
-        if self.plan.root.edges.is_some() {
+        if self.plan.root.edges().is_some() {
             let top = at.top();
             parts.add(&self.given(top));
         }

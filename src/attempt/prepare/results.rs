@@ -119,7 +119,7 @@ impl<'a> Results<'a> {
     /// Returns the result of the previous step: the last one that ran, without skipped steps. For
     /// the first step it is an empty success.
     fn previous(&self) -> Result<Option<Value>, Refusal> {
-        if let Some(edges) = self.plan.root.edges.as_ref().filter(|_| self.here.loops.is_empty()) {
+        if let Some(edges) = self.plan.root.edges().filter(|_| self.here.loops.is_empty()) {
             // In a graph, a step has a previous step only if it waits for exactly one.
             let [before] = edges.before[self.here.step].as_slice() else { return Ok(None) };
             let (step, slot) = (&self.plan.root.steps[*before], &self.run.body.slots[*before]);

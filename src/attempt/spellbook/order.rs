@@ -49,7 +49,7 @@ impl<'p> Order<'p> {
     /// Returns the number of steps that a step of a graph waits for, or `None` for any other step.
     pub(super) fn waits_for(&self, step: &Step) -> Option<usize> {
         match self.paths.get(&std::ptr::from_ref(step))?.as_slice() {
-            [(block, index)] => Some(block.edges.as_ref()?.before[*index].len()),
+            [(block, index)] => Some(block.edges()?.before[*index].len()),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ fn is_repeated((block, index): &(&Block, usize)) -> bool {
 }
 
 fn in_block(block: &Block, step: usize, reader: usize) -> Can {
-    let Some(edges) = &block.edges else {
+    let Some(edges) = block.edges() else {
         let jumps = jumps(block, 0);
         let next = |from: usize| {
             let jumps = jumps.iter().filter(move |(at, _)| *at == from).map(|(_, to)| *to);

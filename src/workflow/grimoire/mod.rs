@@ -7,7 +7,7 @@ pub(crate) mod names;
 pub(crate) mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
@@ -20,8 +20,9 @@ use super::schema::steps::STEP;
 use super::schema::{Table, grimoire as shape};
 use super::{Configured, shell, spells, steps};
 use crate::template::spell::Spell;
-use crate::workflow::dialects::{self, Dialect};
+use crate::workflow::dialects::{self, Format};
 use crate::workflow::fields::{Fields, Findings, suggest};
+use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{Problem, nearest};
 use crate::yaml::{Node, Value};
 
@@ -133,7 +134,7 @@ fn open<'a>(
                 problem
                     .hint(format!("it belongs to {others}, and this is a step of `type: {kind}`"))
             }
-            _ => match dialects::foreign(Dialect::Grimoire, kind.is_none(), name) {
+            _ => match dialects::foreign(Format::Grimoire, kind.is_none(), name) {
                 Some(hint) => problem.hint(hint),
                 None => suggest(problem, name, table.names()),
             },
@@ -154,6 +155,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
     names::check(top.findings, steps);
     let root = read_block(&reading, steps, "`steps`", 0)?;
     Some(Plan {
+        dialect: Dialect::Grimoire,
         name,
         description: top.text("description").map(str::to_owned),
         strict_flow: true,
@@ -177,9 +179,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, depth: usize) -> Optio
     }
     let steps: Vec<_> = nodes.iter().map(|node| read_step(reading, node, depth)).collect();
     let steps = steps::whole(steps)?;
-    let names = steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index));
-    let by_name: HashMap<_, _> = names.collect();
-    Some(Block { steps, by_name, edges: None })
+    Some(Block::sequence(steps))
 }
 
 fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {

@@ -1,6 +1,6 @@
 //! The action of a node: from its one mode field, and the fields that belong to it, to a step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value as Json;
@@ -407,9 +407,7 @@ const GATE_MESSAGE: &str = "The loop is not done yet. Approve for one more round
 
 /// Returns a step that runs other steps round after round.
 fn in_rounds(kind: RoundsKind, most: u32, steps: Vec<Step>) -> Step {
-    let by_name: HashMap<_, _> =
-        steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index)).collect();
-    let block = Block { steps, by_name, edges: None };
+    let block = Block::sequence(steps);
     whole(Step::new("", Action::Rounds(Rounds { block, kind, most })))
 }
 

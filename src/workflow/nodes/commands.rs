@@ -10,7 +10,7 @@ use super::mentions::{self as texts, Use};
 use crate::template::nodes::{NodeText, Piece};
 use crate::workflow::fields::Findings;
 use crate::workflow::plan::{
-    Action, Block, Code, Part, PartKind, Plan, Prompt, Script, Step, Words,
+    Action, Block, Code, Order, Part, PartKind, Plan, Prompt, Script, Step, Words,
 };
 use crate::yaml::problem::{Place, Problem};
 
@@ -26,7 +26,7 @@ pub(crate) struct CommandFile<'a> {
 
 /// Returns the warnings about a command file, for every node that uses it.
 pub(crate) fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
-    let Block { steps, by_name, edges: Some(edges) } = &plan.root else { return Vec::new() };
+    let Block { steps, order: Order::Graph(edges), .. } = &plan.root else { return Vec::new() };
     let Ok(order) = graph::order(&edges.before, &edges.after) else { return Vec::new() };
     let (findings, mut mentions) = (Findings::default(), Vec::new());
     let parsed = NodeText::parse(command.prompt);
@@ -51,7 +51,8 @@ pub(crate) fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
             }
         }
     }
-    let ids = Ids::known(by_name.clone());
+    let names = steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index));
+    let ids = Ids::known(names.collect());
     let by_node: Vec<_> = steps.iter().map(Some).collect();
     let known = texts::tell_mentions(&findings, &ids, &by_node, &mentions);
     texts::tell_order(&findings, &order, &edges.before, &known);
@@ -63,7 +64,7 @@ pub(crate) fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
 /// Returns true if every node that names this file depends on a node that executes something and
 /// may write the file.
 pub(crate) fn may_be_written(plan: &Plan, part: &Part) -> bool {
-    let Block { steps, edges: Some(edges), .. } = &plan.root else { return false };
+    let Block { steps, order: Order::Graph(edges), .. } = &plan.root else { return false };
     let names = |step: &Step| match (&step.action, part.kind) {
         (Action::Prompt(Prompt { words: Words::Command(used), .. }), PartKind::Command) => {
             used.name == part.name

@@ -5,7 +5,7 @@
 //! because a workflow that runs without it is not the workflow that its author wrote.
 
 use super::tools;
-use crate::workflow::dialects::{self, Dialect};
+use crate::workflow::dialects::{self, Format};
 use crate::workflow::fields::{Fields, Findings, suggest};
 use crate::workflow::schema::{Field, nodes as shape};
 use crate::yaml::problem::{Problem, nearest};
@@ -290,7 +290,7 @@ fn hinted(problem: Problem, name: &str, meant: Option<&str>, levels: &[Level]) -
         (none, Some(meant)) => {
             none.hint(format!("did you mean `{meant}`? it belongs {}", self::homes(meant)))
         }
-        (none, None) => match dialects::foreign(Dialect::Nodes, levels == [Level::Top], name) {
+        (none, None) => match dialects::foreign(Format::Nodes, levels == [Level::Top], name) {
             Some(hint) => none.hint(hint),
             None => suggest(none, name, HOMES.iter().flat_map(|(level, _)| level.keys())),
         },

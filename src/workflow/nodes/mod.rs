@@ -21,6 +21,7 @@ use serde_json::Map;
 use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, When};
 use super::{Configured, spells, steps};
 use crate::workflow::fields::{Fields, Findings, suggest};
+use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{At, Problem};
 use crate::yaml::{Node, Value};
 use condition::Condition;
@@ -71,6 +72,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
     }
     let root = read_nodes(&reading, top)?;
     Some(Plan {
+        dialect: Dialect::Nodes,
         name,
         description,
         strict_flow: true,
@@ -235,7 +237,7 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
     if knows_order(nodes, &ids, &edges) {
         mentions::tell_order(findings, &order, &edges.before, &known);
     }
-    Some(Block { steps: steps::whole(steps)?, by_name: ids.by_name, edges: Some(edges) })
+    Some(Block::graph(steps::whole(steps)?, edges))
 }
 
 /// Returns true if the edges match the author's text: every id and every `depends_on` is readable.

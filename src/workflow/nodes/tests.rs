@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::template::nodes::NodeText;
 use crate::workflow::plan::{
-    Action, CaptureMode, Code, CommandUse, Gate, JoinRule, Param, PartKind, Prompt, Provider,
-    Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, When, Which, Words,
+    Action, CaptureMode, Code, CommandUse, Gate, JoinRule, Order, Param, PartKind, Prompt,
+    Provider, Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, When, Which,
+    Words,
 };
 use crate::workflow::{Compiled, Configured, Plan, Severity, compile, read_config};
 
@@ -126,8 +127,8 @@ fn a_workflow_is_its_top_and_a_graph() {
     );
     assert_eq!((plan.name.as_deref(), plan.description.as_deref()), (Some("w"), Some("d")));
     assert_eq!(names(&plan.root.steps), ["a", "b", "c"]);
-    assert_eq!(plan.root.by_name["b"], 1);
-    let edges = plan.root.edges.expect("it is a graph");
+    assert_eq!(plan.root.find("b").unwrap().0, 1);
+    let edges = plan.root.edges().expect("it is a graph");
     assert_eq!(edges.before, [vec![], vec![0, 2], vec![0]]);
     assert_eq!(edges.after, [vec![1, 2], vec![], vec![1]]);
     use JoinRule::{AllSuccess, OneSuccess};
@@ -245,7 +246,7 @@ fn a_loop_is_rounds_of_a_prompt_a_check_and_a_gate() {
     let rounds = rounds_of(&step);
     assert_eq!((rounds.kind, rounds.most), (RoundsKind::Loop, 7));
     assert_eq!(names(&rounds.block.steps), ["prompt"]);
-    assert!(rounds.block.edges.is_none());
+    assert_eq!(rounds.block.order, Order::Sequence);
     let prompt = prompt_of(&rounds.block.steps[0]);
     assert_eq!(prompt.until, Some(Until { signal: "DONE".into(), strict: false }));
     assert!(!prompt.fresh);
@@ -260,7 +261,7 @@ fn a_loop_is_rounds_of_a_prompt_a_check_and_a_gate() {
     );
     let inner = &rounds_of(&step).block.steps;
     assert_eq!(names(inner), ["prompt", "until_bash", "gate"]);
-    assert_eq!(rounds_of(&step).block.by_name["gate"], 2);
+    assert_eq!(rounds_of(&step).block.find("gate").unwrap().0, 2);
     let prompt = prompt_of(&inner[0]);
     assert_eq!((prompt.provider.as_str(), prompt.fresh), ("other", true));
     assert!(prompt.until.as_ref().is_some_and(|until| until.strict));

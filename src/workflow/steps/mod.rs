@@ -22,6 +22,7 @@ use crate::base::ids::name_fault;
 use crate::template::{Hole, Template};
 use crate::workflow::dialects;
 use crate::workflow::fields::{Fields, Findings, in_quotes, in_text, parse_template, suggest};
+use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{Place, Problem, nearest};
 use crate::yaml::{Node, Value};
 
@@ -152,6 +153,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     references::check(top.findings, &root, steps, strict_flow, &context);
     let providers = reading.providers.into_inner();
     Some(Plan {
+        dialect: Dialect::Steps,
         name,
         description: None,
         strict_flow,
@@ -298,7 +300,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     // One entry for each node, so that the indexes in `names` are valid for both lists.
     let steps: Vec<_> = nodes.iter().map(|node| read_step(reading, node, &visible)).collect();
     check::sources_of_items(findings, &names, &steps, nodes);
-    let block = Block { steps: whole(steps)?, by_name: names.by_name.clone(), edges: None };
+    let block = Block::sequence(whole(steps)?);
     check::fall_through(findings, &block, nodes);
     Some(block)
 }
