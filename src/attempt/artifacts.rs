@@ -35,7 +35,7 @@ pub(crate) fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
     let Some(path) = StepPath::parse(step) else { return };
     // The event that ends a round may also end the loop that contains it.
     let top = path.loops.first().map_or(&path.step, |(name, _)| name);
-    if let Some((index, _)) = plan.root.find(top) {
+    if let Some((index, _)) = plan.root().find(top) {
         keep(site, plan, run, index);
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
 /// Keeps the output of a top-level step if the step has completed and its output has a type. If the
 /// step failed or was skipped, removes the artifact of an earlier execution.
 pub(crate) fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
-    let step = &plan.root.steps[index];
+    let step = &plan.root().steps[index];
     let Some(kind) = &step.output_type else { return };
     let Some(slot) = run.body.slots.get(index) else { return };
     let root = site.root();
@@ -114,7 +114,7 @@ mod tests {
         let root = dir.path().join("run");
         fs::create_dir_all(root.join("outputs")).unwrap();
         let site = site(dir.path(), &root);
-        let mut plan = plan();
+        let (plan, without) = (plan("output_type: plan"), plan("always_run: true"));
         let mut run = run(&plan);
         let record = Record {
             status: StepStatus::Completed,
@@ -126,10 +126,9 @@ mod tests {
             Event::Ended { step: "plan".into(), attempt: Attempt::FIRST, record: Box::default() };
         run.body.slots[0].state = StepState::Settled;
         run.body.slots[0].record = Some(Box::new(record.clone()));
-        keep_after(&site, &plan, &run, &ended);
+        keep_after(&site, &without, &run, &ended);
         assert!(!root.join("artifacts").exists(), "it has no kind");
 
-        plan.root.steps[0].output_type = Some("plan".into());
         keep_after(&site, &plan, &run, &Event::Woke);
         assert!(!root.join("artifacts").exists(), "nothing ended");
         let inner = Event::Ended {
@@ -169,8 +168,7 @@ mod tests {
         let (root, elsewhere) = (dir.path().join("run"), dir.path().join("elsewhere"));
         fs::create_dir_all(root.join("artifacts")).unwrap();
         fs::create_dir(&elsewhere).unwrap();
-        let mut plan = plan();
-        plan.root.steps[0].output_type = Some("plan".into());
+        let plan = plan("output_type: plan");
         let mut run = run(&plan);
         let record = Record { status: StepStatus::Completed, ..Record::default() };
         run.body.slots[0].state = StepState::Settled;
@@ -207,9 +205,10 @@ mod tests {
         }
     }
 
-    fn plan() -> Plan {
-        let text = "version: \"1.1\"\nsteps: [{ name: plan, command: [\"true\"] }]";
-        compile(text, &()).expect("the workflow is valid").plan
+    fn plan(field: &str) -> Plan {
+        let text =
+            format!("name: w\ndescription: d\nnodes: [{{ id: plan, bash: 'true', {field} }}]");
+        compile(&text, &()).expect("the workflow is valid").plan
     }
 
     fn run(plan: &Plan) -> Run {

@@ -136,7 +136,7 @@ pub(crate) fn mask(plan: &Plan, environment: &Environment) -> Mask {
 /// Like [`mask`], and also masks the values of credentials.
 pub(crate) fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
     let mut values = Vec::new();
-    plan.root.walk(&mut |step| {
+    plan.root().walk(&mut |step| {
         for name in &step.secrets {
             values.extend(environment.get(name).map(|value| value.to_string_lossy().into_owned()));
             values.extend(step.env.iter().filter(|(key, _)| key == name).map(|(_, v)| v.clone()));
@@ -149,6 +149,6 @@ pub(crate) fn mask_too(plan: &Plan, environment: &Environment, credentials: &Env
 /// Returns the names of all secrets that a plan's steps name.
 pub(crate) fn secrets(plan: &Plan) -> Vec<String> {
     let mut found = BTreeSet::new();
-    plan.root.walk(&mut |step| found.extend(step.secrets.iter().cloned()));
+    plan.root().walk(&mut |step| found.extend(step.secrets.iter().cloned()));
     found.into_iter().collect()
 }

@@ -367,9 +367,9 @@ pub(crate) fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
     Some(Problem { place: part.place, ..problem })
 }
 
-/// Adds the references of the run's command files to a plan.
-pub(crate) fn learn(plan: &mut Plan, root: &Path) {
-    plan.learn_commands(|name| frozen_command(root, name).ok());
+/// Returns a plan with the references of the run's command files.
+pub(crate) fn with_commands(plan: Plan, root: &Path) -> Plan {
+    plan.with_commands(|name| frozen_command(root, name).ok())
 }
 
 /// Returns the text after the front matter, or the whole text if there is none.

@@ -174,7 +174,7 @@ impl RunOptions {
     /// Rejects flags that have no effect for this workflow or this driver, so that the user does
     /// not rely on them.
     pub(crate) fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
-        let nodes = plan.dialect == Dialect::Nodes;
+        let nodes = plan.dialect() == Dialect::Nodes;
         let of_steps = [
             ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
             ("--max-retries", self.max_retries.is_some(), "a node says `retry`"),
@@ -696,7 +696,7 @@ impl<'a> NewRun<'a> {
     /// bead with a worktree has one.
     fn check_merges(&self, request: Option<&Request>) -> Result<(), Failure> {
         let mut merge = None;
-        self.plan.root.walk(&mut |step| {
+        self.plan.root().walk(&mut |step| {
             let surely = step.when.is_none() && matches!(step.action, Action::Merge { .. });
             merge = merge.or(surely.then_some(step.name.as_str()));
         });
@@ -810,8 +810,7 @@ fn fill(
         request: new.request,
         definition: None,
     };
-    let mut plan = new.plan;
-    source_files::learn(&mut plan, root);
+    let plan = source_files::with_commands(new.plan, root);
     let mut run = Run::new(&plan, id.clone(), origin, now);
     let settings = serde_json::to_vec_pretty(&around.config.to_be_kept()).unwrap_or_default();
     let mut frozen = vec![(DEFINITION, new.loaded.text.as_bytes())];
@@ -842,7 +841,7 @@ pub(crate) fn keep_parts(
 ) -> Result<(), StoreError> {
     let wrong = |(path, source)| StoreError { doing: "write", path, source };
     spellbook::keep(root, &loaded.spells).map_err(wrong)?;
-    if plan.dialect != Dialect::Nodes {
+    if plan.dialect() != Dialect::Nodes {
         return Ok(());
     }
     let artifacts = root.join(ARTIFACTS);
@@ -948,7 +947,7 @@ pub(crate) fn take_checkout(
     around: &Surroundings,
     plan: &Plan,
 ) -> Result<Option<RunLock>, Failure> {
-    if !plan.exclusive {
+    if !plan.is_exclusive() {
         return Ok(None);
     }
     // A run's status shows that it is over shortly before it releases the checkout.

@@ -313,7 +313,7 @@ impl Submissions {
             }
             None => (load::load_text(around, dropped.source, dropped.text)?, None),
         };
-        let mut context = loaded.plan.context.clone();
+        let mut context = loaded.plan.context().clone();
         if let Some(Value::Object(own)) = own {
             context.extend(own);
         }

@@ -135,7 +135,7 @@ fn secrets_of(around: &Surroundings, root: &Path) -> Vec<String> {
     for name in exec_env::secrets(&plan) {
         values.extend(around.environment.get(&name).map(|v| v.to_string_lossy().into_owned()));
     }
-    plan.root.walk(&mut |step| {
+    plan.root().walk(&mut |step| {
         let secret = |(name, _): &&(String, String)| {
             step.secrets.contains(name) || shapes::is_secret_variable(name)
         };

@@ -130,7 +130,7 @@ pub(super) fn give(
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
     }
-    if !gate.answered && asked.plan.dialect != Dialect::Nodes && !is_driven(around, id)? {
+    if !gate.answered && asked.plan.dialect() != Dialect::Nodes && !is_driven(around, id)? {
         // The process that applies the answer continues the run, and would refuse for this reason.
         resume::check_source(around, &asked.plan, &asked.run, None)?;
     }
@@ -355,7 +355,7 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
 /// is exactly one.
 fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
     let mut found = Vec::new();
-    for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
+    for (asking, slot) in plan.root().steps.iter().zip(&run.body.slots) {
         let rounds = slot.each.iter().flat_map(|each| &each.iterations);
         let records = rounds.flat_map(|round| &round.body.slots).filter_map(|s| s.record.as_ref());
         let mut answered = records.filter_map(|record| {
@@ -382,7 +382,7 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
 /// if there is exactly one.
 fn expired_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
     let mut found = Vec::new();
-    for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
+    for (asking, slot) in plan.root().steps.iter().zip(&run.body.slots) {
         let last = slot.each.as_ref().and_then(|each| each.iterations.last());
         let gates = last.into_iter().flat_map(|round| &round.body.slots).filter_map(|slot| {
             slot.record.as_ref()?.gate.as_ref().filter(|gate| gate.answer.is_none())

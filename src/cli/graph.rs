@@ -78,7 +78,7 @@ fn of_workflow(around: &Surroundings, path: &Path) -> Result<Graph, Failure> {
     let workspace = common::open_workspace(around)?;
     let (plan, _) = compile_in(&workspace, &around.config, &text)
         .map_err(|problems| Failure::in_text(problems, &file, &text))?;
-    let title = match &plan.name {
+    let title = match plan.name() {
         Some(name) => format!("{name} ({file})"),
         None => file,
     };

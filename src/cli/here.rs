@@ -29,7 +29,7 @@ pub(super) fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Ve
         steps: 0,
     };
     if let Some(list) = document.get("nodes").or(document.get("steps")) {
-        looking.block(&plan.root, list);
+        looking.block(plan.root(), list);
     }
     looking.found
 }
@@ -133,7 +133,7 @@ impl Looking<'_> {
 
     fn providers(&mut self, step: &Step, node: &Node) {
         for name in step.asked() {
-            let Some(provider) = self.plan.providers.get(name) else { continue };
+            let Some(provider) = self.plan.providers().get(name) else { continue };
             let sets_path = provider.env.iter().any(|(name, _)| name == "PATH");
             if sets_path || !self.asked.insert(name.to_owned()) {
                 continue;
@@ -184,10 +184,10 @@ pub(super) fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str]
         .iter()
         .chain(file)
         .copied()
-        .chain(loaded.plan.context.keys().map(String::as_str))
+        .chain(loaded.plan.context().keys().map(String::as_str))
         .collect();
     let mut names_root = false;
-    loaded.plan.root.walk(&mut |step| names_root |= step.names_state(&loaded.plan.providers));
+    loaded.plan.root().walk(&mut |step| names_root |= step.names_state(loaded.plan.providers()));
     for key in flags.iter().chain(file).filter(|key| !is_used(key)) {
         let free = used.iter().map(String::as_str).filter(|used| !given.contains(used));
         let near = nearest(key, free).or_else(|| nearest(key, used.iter().map(String::as_str)));
@@ -214,7 +214,7 @@ fn used(document: &Node, loaded: &Loaded) -> BTreeSet<String> {
         }
         of_spell(text, &mut used);
     }
-    for provider in loaded.plan.providers.values() {
+    for provider in loaded.plan.providers().values() {
         provider.templates().for_each(|template| of_template(template, &mut used));
         provider.defaults.values().for_each(|param| of_param(param, &mut used));
     }

@@ -101,7 +101,7 @@ pub(super) fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str
     }
     files.extend(looked.spells.into_iter().map(|page| page.path));
     if let Some(plan) = &looked.plan {
-        plan.root.walk(&mut |step| {
+        plan.root().walk(&mut |step| {
             let templates = step.input_file.iter().chain(&step.output.schema);
             files.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
         });

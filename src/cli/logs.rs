@@ -259,7 +259,7 @@ impl Reader {
         let tried = Tried::of(&history);
         let walk = Walk { run_root: board.run_root(id), plan, run, tried: &tried };
         let mut all = Vec::new();
-        walk.block(&plan.root, &run.body, "", &mut all);
+        walk.block(plan.root(), &run.body, "", &mut all);
         if let Some(since) = self.since {
             all.retain(|execution| printed_since(execution, since));
         }
@@ -267,7 +267,7 @@ impl Reader {
         check_step(plan, run, wanted)?;
         // The name of a node with rounds selects all its rounds.
         let rounds = format!("{wanted}.");
-        let inside = |name: &str| plan.dialect == Dialect::Nodes && name.starts_with(&rounds);
+        let inside = |name: &str| plan.dialect() == Dialect::Nodes && name.starts_with(&rounds);
         all.retain(|execution| execution.name == wanted || inside(&execution.name));
         let settled = Address::parse(plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
         let over = settled == Some(StepState::Settled)
@@ -677,13 +677,13 @@ fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let (address, name) = (Address::parse(plan, name), shown(name));
     match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
-        Some(true) if plan.dialect == Dialect::Nodes => Ok(()),
+        Some(true) if plan.dialect() == Dialect::Nodes => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");
             Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))
         }
         None => {
-            let names: Vec<_> = plan.root.steps.iter().map(|s| format!("`{}`", s.name)).collect();
+            let names: Vec<_> = plan.root().steps.iter().map(|s| format!("`{}`", s.name)).collect();
             Err(Failure::new(2, format!("run {} has no {} `{name}`", run.id, plan.unit()))
                 .hint(format!("there are {}", names.join(", "))))
         }

@@ -20,7 +20,7 @@ pub(super) struct Processed<'a> {
 
 impl<'a> Processed<'a> {
     pub(super) fn of(around: &'a Surroundings, plan: &Plan) -> Self {
-        let name = plan.dirs.processed.clone();
+        let name = plan.dirs().processed.clone();
         Processed { workspace: &around.workspace, dir: around.workspace.join(&name), name }
     }
 

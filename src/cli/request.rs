@@ -122,7 +122,7 @@ pub(super) fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec
 /// decides.
 fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
     let mut found = Vec::new();
-    plan.root.walk(&mut |step: &Step| {
+    plan.root().walk(&mut |step: &Step| {
         let Action::Script(Script { code: Code::Named(name), runtime, .. }) = &step.action else {
             return;
         };
@@ -183,7 +183,7 @@ impl RequestArgs {
         settings: &Settings,
     ) -> Result<Request, Failure> {
         let mut named = Vec::new();
-        plan.root.walk(&mut |step| named.extend(step.bead.clone()));
+        plan.root().walk(&mut |step| named.extend(step.bead.clone()));
         let workspace = super::common::open_workspace(around)?;
         let (beads, missing) = look_for_beads(&workspace, around, &named);
         if !missing.is_empty() {
@@ -226,7 +226,7 @@ impl RequestArgs {
         plan: &Plan,
         loaded: &Loaded,
     ) -> Result<Option<Box<Request>>, Failure> {
-        let of_nodes = plan.dialect == Dialect::Nodes;
+        let of_nodes = plan.dialect() == Dialect::Nodes;
         let settings = if of_nodes { Settings::read(around)? } else { Settings::default() };
         let about = self.about(around, plan, loaded, &settings)?;
         if !of_nodes {
@@ -474,7 +474,7 @@ fn no_base_branch(around: &Surroundings) -> Failure {
 /// Returns all variables that a plan's texts, command files and scripts name.
 fn named(plan: &Plan, kept: &[Kept]) -> BTreeSet<Var> {
     let mut found = BTreeSet::new();
-    plan.root.walk(&mut |step: &Step| {
+    plan.root().walk(&mut |step: &Step| {
         let text = match &step.action {
             Action::Prompt(prompt) => match &prompt.words {
                 Words::Inline(text) => Some(text),

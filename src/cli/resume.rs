@@ -426,14 +426,14 @@ pub(super) fn settle_source(
     let loaded = common::load(around, Path::new(&file))?;
     super::run::tell_warnings(around, &loaded);
     let (id, root) = (owned.run.id.clone(), owned.store.root().to_owned());
-    let mut plan =
+    let plan =
         match &owned.run.origin.only_step {
             None => loaded.plan.clone(),
             Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
                 Failure::new(2, format!("the edited `{file}` has no step `{step}`"))
             })?,
         };
-    if plan.dialect != owned.plan.dialect {
+    if plan.dialect() != owned.plan.dialect() {
         let message = format!("the edited `{file}` is written in another dialect");
         return Err(Failure::new(1, message).hint(anew(&id)));
     }
@@ -445,7 +445,7 @@ pub(super) fn settle_source(
         failed(StoreError { doing: "read", path: root.join(store::DEFINITION), source })
     })?;
     common::keep_parts(around, &root, &plan, &loaded).map_err(failed)?;
-    source_files::learn(&mut plan, &root);
+    let plan = source_files::with_commands(plan, &root);
     let edit = Edit {
         old_text: &old_text,
         new_text: &loaded.text,
@@ -503,7 +503,7 @@ pub(super) fn check_source(
                 Some(step) => format!("{ORCHESTRATE} retry {id} --from {step} --accept-changes"),
                 None => format!("{ORCHESTRATE} resume {id} --accept-changes"),
             };
-            if plan.dialect == Dialect::Nodes {
+            if plan.dialect() == Dialect::Nodes {
                 tracing::warn!(
                     "{message}; it goes on with its own copy; `{accept}` continues with the \
                      edited file; {}",
@@ -561,7 +561,7 @@ fn restart(
             Failure::new(2, format!("`{}` has no step `{step}`", origin.workflow_file))
         })?,
     };
-    let mut context = loaded.plan.context.clone();
+    let mut context = loaded.plan.context().clone();
     context.extend(origin.context);
     args.options.check(&plan, Driver::here(origin.fleet))?;
     let policy = args.options.policy(origin.policy);

@@ -199,11 +199,11 @@ pub(super) fn free_from_the_dead(
 }
 
 pub(super) fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
-    if plan.root.find(step).is_some() {
+    if plan.root().find(step).is_some() {
         return Ok(());
     }
-    let names: Vec<_> = plan.root.steps.iter().map(|step| format!("`{}`", step.name)).collect();
-    let message = match plan.dialect {
+    let names: Vec<_> = plan.root().steps.iter().map(|step| format!("`{}`", step.name)).collect();
+    let message = match plan.dialect() {
         Dialect::Nodes => format!("run {} has no node `{step}`", run.id),
         Dialect::Steps | Dialect::Grimoire => {
             format!("run {} has no step `{step}` in its outermost list", run.id)
@@ -217,7 +217,7 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     let Owned { plan, run, store, .. } = owned;
     let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
         let now = SystemClock.now();
-        let mut events = match (run.status, &plan.root.order) {
+        let mut events = match (run.status, &plan.root().order) {
             // The tasks of these steps were stopped. Parallel nodes continue.
             (RunStatus::Running, Order::Graph(_)) => recalled(plan, run, &done_again(plan, step)),
             // A sequence can be rewound only after it has ended.
@@ -236,8 +236,8 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
 
 /// Returns the top-level steps that are executed again if a run continues from `step`.
 pub(super) fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
-    let from = plan.root.find(step).map(|(from, _)| from);
-    from.map(|from| engine::done_again(&plan.root, from)).unwrap_or_default()
+    let from = plan.root().find(step).map(|(from, _)| from);
+    from.map(|from| engine::done_again(plan.root(), from)).unwrap_or_default()
 }
 
 /// Returns an event for each attempt at these steps that is out as a task: it is recalled.

@@ -62,15 +62,15 @@ pub(super) struct ContextArgs {
 impl ContextArgs {
     /// Returns the workflow's own context, overridden by the file, overridden by the flags.
     pub(super) fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
-        self.over(plan.context.clone())
+        self.over(plan.context().clone())
     }
 
     /// Refuses variables that this workflow cannot read.
     pub(super) fn check(&self, plan: &Plan) -> Result<(), Failure> {
         let given = self.file.is_some() || !self.pairs.is_empty();
         let mut spells = false;
-        plan.root.walk(&mut |step| spells |= step.casts());
-        if !given || plan.dialect != Dialect::Nodes || spells {
+        plan.root().walk(&mut |step| spells |= step.casts());
+        if !given || plan.dialect() != Dialect::Nodes || spells {
             return Ok(());
         }
         let message = "`--context` and `--context-file` do nothing for a workflow of `nodes:` \
@@ -260,12 +260,12 @@ fn dry_run(
 ) -> Result<u8, Failure> {
     let outline = Outline { around, fleet };
     if around.common.json {
-        let steps = outline.json(&loaded.plan.root);
+        let steps = outline.json(loaded.plan.root());
         show::put_json("dry-run/v1", serde_json::json!({ "steps": steps, "also": also }))?;
         return Ok(0);
     }
     let mut text = format!("{} is valid; it would run:\n", loaded.file);
-    outline.text(&loaded.plan.root, 1, &mut text);
+    outline.text(loaded.plan.root(), 1, &mut text);
     also.iter().for_each(|what| text.push_str(&format!("it would also {what}\n")));
     show::put(&text)?;
     Ok(0)

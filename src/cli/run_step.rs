@@ -33,7 +33,7 @@ pub(super) fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let step = shown(&args.step);
     let plan = loaded.plan.clone().only(&step).ok_or_else(|| {
         let message = format!("`{}` has no {} `{step}`", loaded.file, loaded.plan.unit());
-        let names = loaded.plan.root.steps.iter().map(|step| step.name.as_str());
+        let names = loaded.plan.root().steps.iter().map(|step| step.name.as_str());
         match nearest(&step, names) {
             Some(near) => Failure::new(2, message).hint(format!("did you mean `{near}`?")),
             None => Failure::new(2, message),

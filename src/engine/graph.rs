@@ -78,7 +78,7 @@ pub(super) fn refile(run: &mut Run, index: usize) {
 
 /// Settles a top-level step: makes downstream steps ready, or ends the run.
 pub(super) fn settled(plan: &Plan, run: &mut Run, index: usize) {
-    let Some(edges) = plan.root.edges() else { return };
+    let Some(edges) = plan.root().edges() else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
     let mut ready = Vec::new();
     let slot = &mut slots[index];
@@ -100,7 +100,7 @@ pub(super) fn settled(plan: &Plan, run: &mut Run, index: usize) {
         // Compare inputs once, now: a step with new inputs is not compared again on every call.
         let keep = run.body.slots[next].keep && stands(plan, run, next);
         run.body.slots[next].keep = keep;
-        let free = is_free(&plan.root, edges, &run.body.slots, next);
+        let free = is_free(plan.root(), edges, &run.body.slots, next);
         if let Some(front) = run.body.front.as_mut().filter(|_| free) {
             front.free.insert(next);
         }
@@ -116,7 +116,7 @@ fn note_outcome(plan: &Plan, run: &mut Run, index: usize) {
     if !failed && run.failed_steps.is_empty() {
         return;
     }
-    let path = StepPath::top(&plan.root.steps[index].name);
+    let path = StepPath::top(&plan.root().steps[index].name);
     run.failed_steps.retain(|other| *other != path);
     if failed {
         run.failed_steps.push(path);
@@ -165,7 +165,7 @@ pub(super) fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<Skip
 
 /// Returns the effects owed to a graph, with at most `room` executions.
 pub(super) fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
-    let Some(edges) = plan.root.edges() else { return Vec::new() };
+    let Some(edges) = plan.root().edges() else { return Vec::new() };
     let mut effects = Vec::new();
     // All wake times, not only the first: clocks may be adjusted, and the duration of a rest can be
     // measured only from its start.
@@ -222,21 +222,21 @@ fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
 /// Returns a digest of the results of the steps that a step can see: its upstream steps and the
 /// steps it references. If the step sees all earlier results, all its ancestors count.
 pub(crate) fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
-    let step = &plan.root.steps[index];
+    let step = &plan.root().steps[index];
     let mut seen: BTreeSet<usize> = BTreeSet::new();
-    if let Some(edges) = plan.root.edges() {
+    if let Some(edges) = plan.root().edges() {
         match sees_all(step) {
             true => seen = reached(&edges.before, &BTreeSet::from([index])),
             false => seen.extend(&edges.before[index]),
         }
     }
     for reference in references(step) {
-        seen.extend(plan.root.find(&reference.node).map(|(index, _)| index));
+        seen.extend(plan.root().find(&reference.node).map(|(index, _)| index));
     }
     let mut digest = Parts::default();
     for upstream in seen {
         let slot = &run.body.slots[upstream];
-        digest.add(&plan.root.steps[upstream].name);
+        digest.add(&plan.root().steps[upstream].name);
         digest.add(&format!("{:?}", slot.status()));
         let record = slot.record.as_deref();
         digest.add(record.and_then(|record| record.output.as_deref()).unwrap_or_default());
@@ -315,7 +315,7 @@ pub(super) fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
             }
         }
     }
-    survey(&plan.root, &mut run.body);
+    survey(plan.root(), &mut run.body);
 }
 
 /// Ends an attempt as cancelled.
@@ -333,10 +333,10 @@ pub(super) fn stop(slot: &mut Slot, at: Time) {
 /// run had ended), so are failed steps, steps skipped because of a failure, and steps that always
 /// run. Steps downstream of these stand only if their inputs do not change.
 pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
-    let Some(edges) = plan.root.edges() else { return };
+    let Some(edges) = plan.root().edges() else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
     for index in 0..run.body.slots.len() {
-        let step = &plan.root.steps[index];
+        let step = &plan.root().steps[index];
         if anew && is_owed_again(step, &run.body.slots[index]) {
             again.insert(index);
         } else {
@@ -358,7 +358,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
     // No result downstream of the step that the user named stands, regardless of inputs: each such
     // step is visited once more, like the named step, and without its earlier conversation with
     // agents.
-    for index in from.map(|from| done_again(&plan.root, from)).unwrap_or_default() {
+    for index in from.map(|from| done_again(plan.root(), from)).unwrap_or_default() {
         let visited = again.contains(&index) || is_out(run, index);
         let slot = &mut run.body.slots[index];
         slot.keep = false;
@@ -367,7 +367,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
         }
     }
     run.failed_steps.retain(|path| {
-        let found = plan.root.find(&path.step);
+        let found = plan.root().find(&path.step);
         found.is_some_and(|(index, _)| run.body.slots[index].state == StepState::Settled)
     });
     if anew {
@@ -376,7 +376,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
             slot.before = settled && slot.status() == StepStatus::Completed;
         }
     }
-    survey(&plan.root, &mut run.body);
+    survey(plan.root(), &mut run.body);
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
     }
@@ -385,10 +385,10 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>
 /// Returns true if resuming the run would execute anything. A sequence can always go on at its
 /// cursor.
 pub(crate) fn has_more(plan: &Plan, run: &Run) -> bool {
-    if plan.root.order == Order::Sequence {
+    if plan.root().order == Order::Sequence {
         return true;
     }
-    let mut steps = plan.root.steps.iter().zip(&run.body.slots);
+    let mut steps = plan.root().steps.iter().zip(&run.body.slots);
     steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
 }
 
@@ -454,7 +454,7 @@ fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     let slot = &mut run.body.slots[index];
     slot.tries = 0;
     (slot.keep, slot.before) = (false, false);
-    if slot.each.is_some() && !reset && rounds::reopen(&plan.root.steps[index], slot) {
+    if slot.each.is_some() && !reset && rounds::reopen(&plan.root().steps[index], slot) {
         return;
     }
     if reset {

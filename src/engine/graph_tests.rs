@@ -5,17 +5,15 @@ use crate::agent::faults::FaultClass;
 use crate::base::ids::{Attempt, RunId};
 use crate::engine::run::Origin;
 use crate::template::nodes::NodeText;
+use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Edges, Gate, JoinRule, Prompt, Retries, Rounds, RoundsKind, ShellText, Step,
     Which, Words,
 };
-use crate::workflow::{Plan, compile};
 
 /// `a | b: a | c: a b all_done`: nodes, what each waits for, and its rule. `b!` runs every time,
 /// `b*` is a loop with a check, `b?` an approval with rework, `b+` is tried again, `b^` cancels.
 fn plan(text: &str) -> Plan {
-    let empty = "version: '1.1'\nsteps: [{ name: S, command: [s] }]";
-    let mut plan = compile(empty, &()).expect("it is valid").plan;
     let (mut steps, mut before, mut rules) = (Vec::<Step>::new(), Vec::new(), Vec::new());
     for node in text.split('|') {
         let (name, waits) = node.split_once(':').unwrap_or((node, ""));
@@ -45,8 +43,7 @@ fn plan(text: &str) -> Plan {
         before.push(upstreams);
         rules.push(rule);
     }
-    plan.root = Block::graph(steps, Edges::new(before, rules));
-    plan
+    Plan::of_block(Block::graph(steps, Edges::new(before, rules)))
 }
 
 fn rounds(kind: RoundsKind) -> Action {
@@ -251,12 +248,12 @@ impl Script {
     }
 
     fn status(&self, node: &str) -> StepStatus {
-        let (index, _) = self.plan.root.find(node).expect("there is such a node");
+        let (index, _) = self.plan.root().find(node).expect("there is such a node");
         self.run.body.slots[index].status()
     }
 
     fn output(&self, node: &str) -> &str {
-        let (index, _) = self.plan.root.find(node).expect("there is such a node");
+        let (index, _) = self.plan.root().find(node).expect("there is such a node");
         let record = self.run.body.slots[index].record.as_deref();
         record.and_then(|record| record.output.as_deref()).unwrap_or_default()
     }

@@ -30,7 +30,7 @@ pub(crate) struct Left {
 fn limits(plan: &Plan, run: &Run, here: &Address) -> Vec<(Whose, u64, Time)> {
     let since = |at: Time| run.taken_up_at.map_or(at, |taken_up| taken_up.max(at));
     let mut found = Vec::new();
-    if let Some(limit) = plan.timeout {
+    if let Some(limit) = plan.timeout() {
         found.push((Whose::Run, limit.as_millis() as u64, since(run.started_at)));
     }
     for (around, _) in here.around() {
@@ -50,8 +50,8 @@ fn repeated_for(step: &Step) -> Option<u64> {
 
 /// Returns true if a plan has a limit that is measured from the last resume.
 pub(crate) fn any(plan: &Plan) -> bool {
-    let mut found = plan.timeout.is_some();
-    plan.root.walk(&mut |step| found |= repeated_for(step).is_some());
+    let mut found = plan.timeout().is_some();
+    plan.root().walk(&mut |step| found |= repeated_for(step).is_some());
     found
 }
 

@@ -117,8 +117,8 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
 }
 
 fn begin(plan: &Plan, run: &mut Run, at: Time) {
-    match &plan.root.order {
-        Order::Graph(_) => survey(&plan.root, &mut run.body),
+    match &plan.root().order {
+        Order::Graph(_) => survey(plan.root(), &mut run.body),
         Order::Sequence => sequence::enter(plan, run, &[], 0, at),
     }
 }

@@ -327,7 +327,7 @@ impl Run {
             failed_steps: Vec::new(),
             error: None,
             taken_up_at: None,
-            body: Body::new(&plan.root, Attempt::NONE),
+            body: Body::new(plan.root(), Attempt::NONE),
         }
     }
 
@@ -374,7 +374,7 @@ impl Run {
 
     /// Returns true if a sequence is past its last step, so that nothing is left to do.
     pub(crate) fn is_through(&self, plan: &Plan) -> bool {
-        plan.root.order == Order::Sequence && self.slot(&self.position()).is_none()
+        plan.root().order == Order::Sequence && self.slot(&self.position()).is_none()
     }
 
     /// Returns every slot with its address, loops before their contents.
@@ -451,7 +451,7 @@ pub(crate) struct Address {
 impl Address {
     /// Returns the address of a path in a plan.
     pub(crate) fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
-        let mut block = &plan.root;
+        let mut block = plan.root();
         let mut loops = Vec::new();
         for (name, item) in &path.loops {
             let (index, step) = block.find(name)?;
@@ -474,7 +474,7 @@ impl Address {
     /// Returns the step that a user names: by its path's text form, or as displayed. If a dot could
     /// belong to a name or precede an item, the text form wins.
     pub(crate) fn named(plan: &Plan, step: &str) -> Option<Address> {
-        Address::parse(plan, step).or_else(|| Address::shown_as(&plan.root, &shown(step)))
+        Address::parse(plan, step).or_else(|| Address::shown_as(plan.root(), &shown(step)))
     }
 
     fn shown_as(block: &Block, text: &str) -> Option<Address> {
@@ -506,7 +506,7 @@ impl Address {
     }
 
     pub(crate) fn path(&self, plan: &Plan) -> StepPath {
-        let mut block = &plan.root;
+        let mut block = plan.root();
         let mut loops = Vec::new();
         for (step, item) in &self.loops {
             loops.push((block.steps[*step].name.clone(), *item));
@@ -524,7 +524,7 @@ impl Address {
 
 /// Returns the block that contains the steps inside `loops`.
 pub(crate) fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
-    loops.iter().fold(&plan.root, |block, (step, _)| inner_of(&block.steps[*step]))
+    loops.iter().fold(plan.root(), |block, (step, _)| inner_of(&block.steps[*step]))
 }
 
 /// Returns the block of a loop. Addresses only ever lead through loops.

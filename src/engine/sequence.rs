@@ -45,7 +45,7 @@ fn past_the_end(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], at: Time) 
 /// Ends the run. Failures that the workflow's author chose to pass over do not count; failures
 /// passed over because the user asked to keep going do.
 pub(super) fn finish(plan: &Plan, run: &mut Run) {
-    let kept_going = plan.strict_flow && !run.failed_steps.is_empty();
+    let kept_going = plan.is_strict() && !run.failed_steps.is_empty();
     run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
 }
 
@@ -92,7 +92,7 @@ fn spent(plan: &Plan, here: &Address, last: &Record) -> Option<Usage> {
         Action::Prompt(prompt) => &prompt.provider,
         _ => return spent,
     };
-    let tells = plan.providers.get(provider).is_some_and(|known| known.adapter.is_stream());
+    let tells = plan.providers().get(provider).is_some_and(|known| known.adapter.is_stream());
     // For a task, the worker knows what it spent.
     if tells && last.status == StepStatus::Running && last.task.is_none() {
         Usage::default().add_to(&mut spent);
@@ -265,7 +265,7 @@ pub(super) fn skip(
     slot.record = Some(Box::new(Record { attempt: slot.attempts, ..record }));
     slot.each = None;
     slot.state = StepState::Settled;
-    if plan.root.order != Order::Sequence && here.loops.is_empty() {
+    if plan.root().order != Order::Sequence && here.loops.is_empty() {
         return graph::settled(plan, run, here.step);
     }
     limits::go_on(plan, run, &here.loops, here.step + 1, at);
@@ -273,7 +273,7 @@ pub(super) fn skip(
 
 /// Settles a visit with its outcome and continues.
 pub(super) fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
-    if plan.root.order != Order::Sequence {
+    if plan.root().order != Order::Sequence {
         return match here.loops.is_empty() {
             true => graph::settled(plan, run, here.step),
             false => rounds::settled(plan, run, here, success, at),
@@ -311,7 +311,7 @@ fn unhandled(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
         return enter(plan, run, &here.loops, here.step + 1, at);
     }
     let on_error = run.origin.policy.on_error;
-    let lenient = !plan.strict_flow && on_error != Some(OnError::Stop);
+    let lenient = !plan.is_strict() && on_error != Some(OnError::Stop);
     match on_error {
         Some(OnError::Interactive) => {
             let Some(slot) = run.slot_mut(here) else { return };
@@ -464,8 +464,8 @@ pub(super) fn cancel(plan: &Plan, run: &mut Run, at: Time) {
 /// Sends control to a top-level step, like a `goto`. In a graph that has not ended, everything that
 /// is not downstream of that step stays as it is, in particular users' answers.
 pub(super) fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
-    let Some((index, _)) = plan.root.find(step) else { return };
-    let graph = plan.root.order != Order::Sequence;
+    let Some((index, _)) = plan.root().find(step) else { return };
+    let graph = plan.root().order != Order::Sequence;
     if run.status == RunStatus::Running && !graph {
         return;
     }
@@ -495,7 +495,7 @@ pub(super) fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, a
     if limits::any(plan) {
         run.taken_up_at = Some(at);
     }
-    if plan.root.order != Order::Sequence {
+    if plan.root().order != Order::Sequence {
         return graph::resume(plan, run, halted || asked, None, at);
     }
     let here = run.position();

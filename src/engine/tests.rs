@@ -21,7 +21,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         workflow_checksum: "sha256:0".into(),
         run_root: ".orchestrate/runs/x".into(),
         workspace: None,
-        context: plan.context.clone(),
+        context: plan.context().clone(),
         policy,
         only_step: None,
         archive: None,

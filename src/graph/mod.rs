@@ -295,14 +295,14 @@ impl Graph {
     }
 
     pub(crate) fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
-        let sequence = plan.root.order == Order::Sequence;
+        let sequence = plan.root().order == Order::Sequence;
         let graph = Graph { title: title.into(), sequence, nodes: Vec::new(), edges: Vec::new() };
         let mut drawing = Drawing { graph, seen, end: None };
         let body = seen.map(|seen| &seen.run.body);
-        let level = drawing.nodes(&plan.root, body, None, &mut Vec::new());
-        match &plan.root.order {
+        let level = drawing.nodes(plan.root(), body, None, &mut Vec::new());
+        match &plan.root().order {
             Order::Graph(edges) => drawing.dependencies(edges, &level),
-            Order::Sequence => drawing.sequence(&plan.root, &mut vec![&level], None),
+            Order::Sequence => drawing.sequence(plan.root(), &mut vec![&level], None),
         }
         drawing.graph
     }

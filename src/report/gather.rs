@@ -61,8 +61,8 @@ pub(crate) fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report
     Ok(Report {
         generated_at: board.now,
         version: env!("CARGO_PKG_VERSION"),
-        name: plan.name.clone(),
-        description: plan.description.clone(),
+        name: plan.name().map(str::to_owned),
+        description: plan.description().map(str::to_owned),
         unit: plan.unit(),
         why: view::why_run(&detail),
         began,

@@ -532,7 +532,7 @@ impl Drive {
 
     /// Replaces the snapshot if the step at `here` refers to it. Returns true if it does.
     fn refresh_for(&mut self, here: &Address, now: Time) -> Result<bool, StoreError> {
-        let names_state = here.step_of(&self.plan).names_state(&self.plan.providers);
+        let names_state = here.step_of(&self.plan).names_state(self.plan.providers());
         if names_state {
             self.store.refresh(&self.plan, &self.run, now)?;
         }

@@ -66,11 +66,14 @@ impl Edit<'_> {
     pub(crate) fn differences(&self, run: &Run) -> Vec<Difference> {
         let (old, new) = (steps_of(self.old_text), steps_of(self.new_text));
         let mut found = Vec::new();
-        let again: BTreeSet<&str> =
-            self.again.iter().map(|index| self.new_plan.root.steps[*index].name.as_str()).collect();
+        let again: BTreeSet<&str> = self
+            .again
+            .iter()
+            .map(|index| self.new_plan.root().steps[*index].name.as_str())
+            .collect();
         let past = |name: &str| !again.contains(name);
-        compare(&old, &new, &self.old_plan.root, &run.body, "", &past, &mut found);
-        if self.new_plan.root.order == Order::Sequence {
+        compare(&old, &new, self.old_plan.root(), &run.body, "", &past, &mut found);
+        if self.new_plan.root().order == Order::Sequence {
             found.extend(self.added(run, &past));
         }
         found
@@ -78,7 +81,7 @@ impl Edit<'_> {
 
     /// Returns the new steps of a sequence that its cursor has passed.
     fn added(&self, run: &Run, past: &dyn Fn(&str) -> bool) -> Vec<Difference> {
-        let (old, new) = (&self.old_plan.root, &self.new_plan.root);
+        let (old, new) = (self.old_plan.root(), self.new_plan.root());
         let Some(cursor) = self.cursor(run) else { return Vec::new() };
         let before = new.steps.iter().take_while(|step| step.name != cursor);
         let is_new = |name: &str| old.find(name).is_none() && past(name);
@@ -91,8 +94,9 @@ impl Edit<'_> {
     /// Returns the step of the new workflow where a sequence continues; `None` if that step is
     /// gone.
     fn cursor(&self, run: &Run) -> Option<&str> {
-        let stopped = self.old_plan.root.steps.get(run.body.cursor).map(|step| step.name.as_str());
-        let is_there = |name: &&str| self.new_plan.root.find(name).is_some();
+        let stopped =
+            self.old_plan.root().steps.get(run.body.cursor).map(|step| step.name.as_str());
+        let is_there = |name: &&str| self.new_plan.root().find(name).is_some();
         self.from.filter(is_there).or(stopped.filter(is_there))
     }
 
@@ -104,9 +108,9 @@ impl Edit<'_> {
             serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         let (old, new) = (steps_of(self.old_text), steps_of(self.new_text));
         let stands = |name: &str| {
-            let slot = self.old_plan.root.find(name).and_then(|(at, _)| run.body.slots.get(at));
+            let slot = self.old_plan.root().find(name).and_then(|(at, _)| run.body.slots.get(at));
             let (old, new) = (find(&old, name), find(&new, name));
-            let known = self.new_plan.root.find(name).is_some();
+            let known = self.new_plan.root().find(name).is_some();
             known && (old == new || slot.is_some_and(|slot| keeps_items(slot, old, new)))
         };
         if let Some(Value::Object(steps)) = document.get_mut("steps") {
@@ -115,7 +119,7 @@ impl Edit<'_> {
         if let Some(Value::Object(loops)) = document.get_mut("for_each") {
             loops.retain(|path, _| stands(path.split('.').next().unwrap_or(path)));
         }
-        if self.new_plan.root.order == Order::Sequence {
+        if self.new_plan.root().order == Order::Sequence {
             let Some(cursor) = self.cursor(run) else {
                 return Err("the step where the run stopped is not in the edited workflow".into());
             };
@@ -128,7 +132,7 @@ impl Edit<'_> {
     /// Makes a step pending again. Its attempt number continues, because the earlier numbers were
     /// used. Returns false if there is nothing to keep: the step is gone, or is a loop.
     fn restart(&self, name: &str, value: &mut Value) -> bool {
-        let Some((_, step)) = self.new_plan.root.find(name) else { return false };
+        let Some((_, step)) = self.new_plan.root().find(name) else { return false };
         let attempt = value["attempt"].clone();
         if step.inner().is_some() || attempt.is_null() {
             return false;

@@ -141,14 +141,14 @@ pub(crate) fn frozen_plan(
         OpenError::Unreadable(message) if has_nothing(root) => OpenError::Nothing(message),
         error => error,
     })?;
-    let mut plan = match compile_in(workspace, config, &text) {
+    let plan = match compile_in(workspace, config, &text) {
         Ok((plan, _)) => plan,
         Err(problems) => {
             let file = path.display().to_string();
             return Err(OpenError::Workflow { file, problems });
         }
     };
-    source_files::learn(&mut plan, root);
+    let plan = source_files::with_commands(plan, root);
     // `run-step` starts a single step, not the whole workflow.
     match origin.and_then(|origin| origin.only_step) {
         None => Ok(plan),

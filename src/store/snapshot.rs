@@ -57,10 +57,10 @@ impl Serialize for Document<'_> {
         let failed: Vec<_> = run.failed_steps.iter().map(StepPath::to_string).collect();
         map.serialize_entry("failed_steps", &failed)?;
         map.serialize_entry("context", &run.origin.context)?;
-        if plan.root.order == Order::Sequence {
-            map.serialize_entry("cursor", &cursor_name(&plan.root, &run.body))?;
+        if plan.root().order == Order::Sequence {
+            map.serialize_entry("cursor", &cursor_name(plan.root(), &run.body))?;
         }
-        map.serialize_entry("steps", &Steps { block: &plan.root, body: &run.body, of: None })?;
+        map.serialize_entry("steps", &Steps { block: plan.root(), body: &run.body, of: None })?;
         map.serialize_entry("for_each", &Loops { plan, run })?;
         map.serialize_entry("run_root", &run.origin.run_root)?;
         if let Some(workspace) = &run.origin.workspace {
@@ -263,7 +263,7 @@ struct Loops<'a> {
 impl Serialize for Loops<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        write_loops(&mut map, self.run.status, &self.plan.root, &self.run.body, "")?;
+        write_loops(&mut map, self.run.status, self.plan.root(), &self.run.body, "")?;
         map.end()
     }
 }
@@ -428,7 +428,7 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     if head.journal_seq > super::journal::LAST_SEQ {
         return Err(format!("its journal_seq is {}, which no run gets to", head.journal_seq));
     }
-    let sequential = plan.root.order == Order::Sequence;
+    let sequential = plan.root().order == Order::Sequence;
     if sequential && head.status == RunStatus::Running && head.cursor.is_none() {
         return Err("it is `running`, but its `cursor` names no step".to_owned());
     }
@@ -461,13 +461,13 @@ pub(crate) fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     }
     let reader = Reader { loops: &head.for_each };
     run.body =
-        reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", Attempt::NONE)?;
-    match (run.status, &plan.root.order) {
+        reader.sequence(plan.root(), &head.steps, head.cursor.as_deref(), "", Attempt::NONE)?;
+    match (run.status, &plan.root().order) {
         (_, Order::Graph(_)) => {
             for slot in &mut run.body.slots {
                 make_round_ready(slot);
             }
-            survey(&plan.root, &mut run.body);
+            survey(plan.root(), &mut run.body);
         }
         (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, Order::Sequence) => {
             reopen_halted(&mut run.body);
@@ -705,7 +705,7 @@ pub(crate) fn summary(plan: &Plan, run: &Run) -> Value {
         "schema": "run/v1",
         "run_id": run.id.as_str(),
         "run_root": run.origin.run_root,
-        "workflow": plan.name,
+        "workflow": plan.name(),
         "workflow_file": run.origin.workflow_file,
         "status": run.shown_status(),
         "started_at": run.started_at.to_second(),

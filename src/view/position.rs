@@ -7,7 +7,7 @@ use crate::workflow::Plan;
 
 /// Returns the number of settled nodes, and a line for each active one.
 fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
-    let total = plan.root.steps.len();
+    let total = plan.root().steps.len();
     let mut lines = vec![format!("[{}/{total}] nodes settled", total - front.left)];
     for index in front.begun() {
         let here = run.inner_position(*index);
@@ -20,7 +20,7 @@ fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
             _ => "Running",
         };
         let name = match slot.state {
-            StepState::Waiting => plan.root.steps[*index].name.clone(),
+            StepState::Waiting => plan.root().steps[*index].name.clone(),
             _ => here.path(plan).shown(),
         };
         lines.push(format!("  └─ {name}: {word} ({since}s)..."));

@@ -114,13 +114,13 @@ impl TextReport {
     fn node(&mut self, plan: &Plan, step: &str, what: &str) {
         let Some(address) = Address::parse(plan, step) else { return };
         let index = address.top();
-        let steps = &plan.root.steps;
+        let steps = &plan.root().steps;
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }
 
     /// Reports the nodes that are not executed again.
     fn completed_before(&mut self, plan: &Plan, run: &Run) {
-        let steps = plan.root.steps.iter().zip(&run.body.slots);
+        let steps = plan.root().steps.iter().zip(&run.body.slots);
         for (step, _) in steps.filter(|(_, slot)| slot.before) {
             self.node(plan, &step.name, "completed before");
         }

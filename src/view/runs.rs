@@ -580,7 +580,7 @@ impl Board {
         let answered = state == Standing::Paused
             && here.iter().any(|at| gates::is_answered(self.workspace.root(), plan, run, at));
         let driven = state == Standing::Running && run.origin.fleet;
-        let goes_on = plan.exclusive && (driven || answered);
+        let goes_on = plan.is_exclusive() && (driven || answered);
         let turn_after = if goes_on { self.turn_after(run.id.as_str()) } else { None };
         RunView {
             state: if turn_after.is_some() && driven { Standing::Queued } else { state },
@@ -683,7 +683,7 @@ impl Board {
         view.left_behind = left_behind(&view);
         let walk = self.walk(plan, run, view.state);
         let mut steps = Vec::new();
-        walk.block(&plan.root, &run.body, &[], &mut steps);
+        walk.block(plan.root(), &run.body, &[], &mut steps);
         let history = History::read(&*disk::machine(), &root).unwrap_or_default();
         let events = history.entries.iter().rev().take(EVENTS).filter_map(|entry| {
             let text = one_line(&log_line(plan, run, &entry.event)?);
@@ -921,7 +921,7 @@ impl Walk<'_> {
         let due = match slot.state {
             StepState::Ready => true,
             StepState::Pending => {
-                let in_graph = self.plan.root.edges().is_some() && at.loops.is_empty();
+                let in_graph = self.plan.root().edges().is_some() && at.loops.is_empty();
                 in_graph && self.needs(at, slot).is_empty()
             }
             _ => false,
@@ -931,7 +931,7 @@ impl Walk<'_> {
             Action::Prompt(prompt) => &prompt.provider,
             _ => return None,
         };
-        let described = self.plan.providers.get(provider);
+        let described = self.plan.providers().get(provider);
         let account = described.and_then(|provider| provider.account.as_ref());
         let target = Target {
             account: account.unwrap_or(provider).clone(),
@@ -944,13 +944,13 @@ impl Walk<'_> {
 
     /// Returns the nodes that a node still waits for.
     fn needs(&self, at: &Address, slot: &Slot) -> Vec<String> {
-        let edges = self.plan.root.edges().filter(|_| at.loops.is_empty());
+        let edges = self.plan.root().edges().filter(|_| at.loops.is_empty());
         let Some(edges) = edges.filter(|_| slot.state == StepState::Pending) else {
             return Vec::new();
         };
         let before = edges.before[at.step].iter();
         let open = before.filter(|node| self.run.body.slots[**node].state != StepState::Settled);
-        open.map(|node| self.plan.root.steps[*node].name.clone()).collect()
+        open.map(|node| self.plan.root().steps[*node].name.clone()).collect()
     }
 
     fn shown(&self, at: &Address, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {

@@ -26,19 +26,16 @@ pub(crate) const AGENT_VISITS: u32 = 50;
 /// A workflow that is ready to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub dialect: Dialect,
-    pub name: Option<String>,
-    pub description: Option<String>,
-    /// True if an unhandled failure ends the run.
-    pub strict_flow: bool,
-    pub context: Map<String, Value>,
-    pub providers: BTreeMap<String, Provider>,
-    pub dirs: Dirs,
-    pub root: Block,
-    /// True if the run changes the checkout. Only one such run may be active in a checkout.
-    pub exclusive: bool,
-    /// Time limit of the whole run, counted from its start or its last resume.
-    pub timeout: Option<Duration>,
+    pub(super) dialect: Dialect,
+    pub(super) name: Option<String>,
+    pub(super) description: Option<String>,
+    pub(super) strict_flow: bool,
+    pub(super) context: Map<String, Value>,
+    pub(super) providers: BTreeMap<String, Provider>,
+    pub(super) dirs: Dirs,
+    pub(super) root: Block,
+    pub(super) exclusive: bool,
+    pub(super) timeout: Option<Duration>,
 }
 
 /// The language in which the author wrote a workflow.
@@ -67,8 +64,71 @@ pub(crate) enum PartKind {
 }
 
 impl Plan {
-    /// Records the references in command files. `text` returns the text of a command by its name.
-    pub(crate) fn learn_commands(&mut self, text: impl Fn(&str) -> Option<String>) {
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(crate) fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    /// Returns true if an unhandled failure ends the run.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict_flow
+    }
+
+    pub(crate) fn context(&self) -> &Map<String, Value> {
+        &self.context
+    }
+
+    pub(crate) fn providers(&self) -> &BTreeMap<String, Provider> {
+        &self.providers
+    }
+
+    pub(crate) fn dirs(&self) -> &Dirs {
+        &self.dirs
+    }
+
+    /// Returns the outermost block.
+    pub(crate) fn root(&self) -> &Block {
+        &self.root
+    }
+
+    /// Returns true if the run changes the checkout. Only one such run may be active in a checkout.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// Returns the time limit of the whole run, counted from its start or its last resume.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Returns a plan with these steps, and otherwise the fields of an empty workflow.
+    #[cfg(test)]
+    pub(crate) fn of_block(root: Block) -> Plan {
+        Plan {
+            dialect: if root.edges().is_some() { Dialect::Nodes } else { Dialect::Steps },
+            name: None,
+            description: None,
+            strict_flow: true,
+            context: Map::new(),
+            providers: BTreeMap::new(),
+            dirs: Dirs::default(),
+            root,
+            exclusive: false,
+            timeout: None,
+        }
+    }
+
+    /// Returns the plan with the references in its command files. `text` returns the text of a
+    /// command by its name.
+    #[must_use]
+    pub(crate) fn with_commands(mut self, text: impl Fn(&str) -> Option<String>) -> Plan {
         for step in &mut self.root.steps {
             if let Action::Prompt(prompt) = &mut step.action
                 && let Words::Command(command) = &mut prompt.words
@@ -77,6 +137,7 @@ impl Plan {
                 command.refs = NodeText::parse(&text).refs().cloned().collect();
             }
         }
+        self
     }
 
     /// Returns the author's term for a step.

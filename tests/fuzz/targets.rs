@@ -114,7 +114,7 @@ fn are_placed(problems: &[Problem], text: &str) {
 
 fn plan_is_whole(plan: &Plan) {
     let mut steps = 0;
-    plan.root.walk(&mut |_| steps += 1);
+    plan.root().walk(&mut |_| steps += 1);
     assert!(steps > 0, "a plan of nothing");
 }
 

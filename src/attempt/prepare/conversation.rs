@@ -22,7 +22,7 @@ impl Preparing<'_> {
     /// Returns the conversation that a prompt belongs to.
     pub(super) fn conversation(&self, prompt: &Prompt) -> Conversation {
         let key = self.own_conversation(&self.here, prompt.fresh);
-        let provider = &self.plan.providers[&prompt.provider];
+        let provider = &self.plan.providers()[&prompt.provider];
         if prompt.fresh || !command_line::can_resume(provider) {
             return key.into();
         }
@@ -53,12 +53,12 @@ impl Preparing<'_> {
 
     /// Returns the prompt of the nearest earlier node whose conversation a node may continue.
     fn before(&self, step: usize) -> Option<Said<'_>> {
-        let thread = &self.plan.root.edges()?.thread;
+        let thread = &self.plan.root().edges()?.thread;
         let mut before = thread[step]?;
         loop {
             let completed = self.scope.run.body.slots[before].status() == StepStatus::Completed;
             let said = self.prompt_of(before).filter(|said| {
-                completed && command_line::can_resume(&self.plan.providers[&said.prompt.provider])
+                completed && command_line::can_resume(&self.plan.providers()[&said.prompt.provider])
             });
             if said.is_some() {
                 return said;
@@ -69,7 +69,7 @@ impl Preparing<'_> {
 
     /// Returns a node's prompt; for a loop, that of its last round.
     fn prompt_of(&self, step: usize) -> Option<Said<'_>> {
-        let node = &self.plan.root.steps[step];
+        let node = &self.plan.root().steps[step];
         let rounds = node.rounds().filter(|rounds| rounds.kind == RoundsKind::Loop);
         let (loops, index, step) = match rounds {
             Some(rounds) => {
@@ -102,7 +102,7 @@ impl Preparing<'_> {
                 parts.add(&item.to_string());
             }
         }
-        if self.plan.root.edges().is_some() {
+        if self.plan.root().edges().is_some() {
             let top = at.top();
             parts.add(&self.given(top));
         }

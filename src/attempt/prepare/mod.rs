@@ -394,7 +394,7 @@ impl Preparing<'_> {
         params: &BTreeMap<String, Param>,
         files: Vec<Found>,
     ) -> Result<Prepared, Refusal> {
-        let provider = &self.plan.providers[name];
+        let provider = &self.plan.providers()[name];
         let (prompt, injection) = self.compose(files)?;
         let merged = command_line::merge(provider, params, &self.scope)
             .map_err(|missing| unresolved(&missing, false))?;

@@ -341,7 +341,7 @@ impl Preparing<'_> {
         rules: AnswerRules,
         inputs: BTreeMap<String, String>,
     ) -> Result<Prepared, Refusal> {
-        let provider = &self.plan.providers[&prompt.provider];
+        let provider = &self.plan.providers()[&prompt.provider];
         let mut merged = command_line::merge(provider, &prompt.params, &self.scope)
             .map_err(|missing| super::unresolved(&missing, false))?;
         if let Some(Param::Fixed(Value::String(path))) = prompt.params.get(MCP) {

@@ -118,7 +118,7 @@ impl<'a> Values<'a> {
     fn text_of_round(&self, back: usize, is: fn(&Action) -> bool) -> Result<String, Refusal> {
         let found = || {
             let (node, round) = self.loops.last()?;
-            let rounds = self.plan.root.steps[*node].rounds()?;
+            let rounds = self.plan.root().steps[*node].rounds()?;
             let each = self.run.body.slots.get(*node)?.each.as_ref()?;
             let round = each.iterations.get(round.checked_sub(back)?)?;
             let step = rounds.block.steps.iter().position(|step| is(&step.action))?;
@@ -136,7 +136,7 @@ impl<'a> Values<'a> {
     pub(crate) fn find(&mut self, reference: &NodeRef) -> Result<Found, Refusal> {
         let NodeRef { node, field } = reference;
         let about = Written(reference);
-        let Some((index, step)) = self.plan.root.find(node) else {
+        let Some((index, step)) = self.plan.root().find(node) else {
             let alone = self.run.origin.only_step.is_some();
             let why = if alone { "no other node is executed" } else { "there is no such node" };
             return self.nothing(&about, why);

@@ -55,7 +55,11 @@ impl<'a> Results<'a> {
     /// Returns the variables that describe the run and its loops.
     fn around(&self) -> Map<String, Value> {
         let mut found = Map::new();
-        let name = self.plan.name.clone().unwrap_or_else(|| self.run.origin.workflow_file.clone());
+        let name = self
+            .plan
+            .name()
+            .map(str::to_owned)
+            .unwrap_or_else(|| self.run.origin.workflow_file.clone());
         let workflow = json!({ "name": name, "run_id": self.run.id.as_str() });
         found.insert("workflow".into(), workflow);
         let name = &self.here.step_of(self.plan).name;
@@ -119,10 +123,10 @@ impl<'a> Results<'a> {
     /// Returns the result of the previous step: the last one that ran, without skipped steps. For
     /// the first step it is an empty success.
     fn previous(&self) -> Result<Option<Value>, Refusal> {
-        if let Some(edges) = self.plan.root.edges().filter(|_| self.here.loops.is_empty()) {
+        if let Some(edges) = self.plan.root().edges().filter(|_| self.here.loops.is_empty()) {
             // In a graph, a step has a previous step only if it waits for exactly one.
             let [before] = edges.before[self.here.step].as_slice() else { return Ok(None) };
-            let (step, slot) = (&self.plan.root.steps[*before], &self.run.body.slots[*before]);
+            let (step, slot) = (&self.plan.root().steps[*before], &self.run.body.slots[*before]);
             return has_result(step, slot).then(|| self.result(step, slot)).transpose();
         }
         match self.before() {

@@ -79,7 +79,7 @@ fn look<'m>(
     given: Option<&'m Given<'m>>,
 ) -> Vec<Lack> {
     let mut results: BTreeMap<String, Vec<&'m Step>> = BTreeMap::new();
-    plan.root.walk(&mut |step| {
+    plan.root().walk(&mut |step| {
         for name in [Some(&step.name), step.alias.as_ref()].into_iter().flatten() {
             results.entry(folded(name)).or_default().push(step);
         }
@@ -89,9 +89,9 @@ fn look<'m>(
         Some((page.path.clone(), Rc::new(spell)))
     };
     let spells = pages.iter().filter_map(read).collect();
-    let order = Order::of(&plan.root);
+    let order = Order::of(plan.root());
     let mut missing = Missing { pages, beads, spells, given, results, order, found: Vec::new() };
-    missing.block(&plan.root, false);
+    missing.block(plan.root(), false);
     missing.found
 }
 

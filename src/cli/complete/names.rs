@@ -145,7 +145,7 @@ impl Names {
 
     fn steps_of_file(&self, file: &str) -> Option<Words> {
         let loaded = common::load(&self.around, file.as_ref()).ok()?;
-        let steps = loaded.plan.root.steps.iter();
+        let steps = loaded.plan.root().steps.iter();
         Some(
             steps.map(|step| (step.name.clone(), step.agent.clone().unwrap_or_default())).collect(),
         )

@@ -77,7 +77,7 @@ pub(super) fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
         .map_err(|error| Failure::new(1, format!("cannot start the team: {error}")))?;
     around.say("A coordinator and three workers have started: architect, engineer, qa.\n");
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
-    let context = loaded.plan.context.clone();
+    let context = loaded.plan.context().clone();
     let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
     let (plan, run) = submit::put_out(&around, &queue, new)?;
     // The coordinator drives the run and writes its log.

@@ -121,7 +121,7 @@ impl Coordinator {
         held: &mut Held,
         reports: &mut dyn Reports,
     ) -> Result<bool, StoreError> {
-        if !held.drive.plan.exclusive || held.turn.is_some() || held.drive.is_over() {
+        if !held.drive.plan.is_exclusive() || held.turn.is_some() || held.drive.is_over() {
             return Ok(true);
         }
         if is_paused(held) {

@@ -79,7 +79,7 @@ pub(crate) struct Ended {
 impl Ended {
     pub(crate) fn of(plan: &Plan, run: &Run, status: &'static str) -> Ended {
         let mut providers = BTreeMap::new();
-        plan.root.walk(&mut |step| {
+        plan.root().walk(&mut |step| {
             let provider = match &step.action {
                 Action::Ask { provider, .. } => provider,
                 Action::Prompt(prompt) => &prompt.provider,
