@@ -1,33 +1,27 @@
 //! `orchestrate debug-bundle`: collects the files and reports that a maintainer needs to diagnose a
 //! problem remotely into one archive, without secrets.
 
-use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::bundle::{self, Bundle, Contents, Hide, shapes};
 use super::common::{self, Surroundings};
 use super::show::{self, put, put_json};
 use super::{Common, Failure};
-use crate::attempt::{credentials, exec_env};
+use crate::attempt::exec_env;
 use crate::base::ids::{RunId, counted};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, How, Order};
+use crate::health::bundle::{Bundle, Contents};
 use crate::queue::{End, Layout};
-use crate::run::open;
 use crate::store;
 
-/// Timeout of a verb whose output goes into the bundle, and the maximum size of that output.
-const PATIENCE: Duration = Duration::from_secs(30);
-const SAID: usize = 8 << 20;
-/// Maximum part of a file that is searched for secret values, in bytes.
-const LOOKED_AT: u64 = 8 << 20;
-/// Minimum length of a line of a multi-line key that is hidden by itself.
-const LINE_MIN: usize = 16;
+/// Timeout of a subcommand whose output goes into the bundle, and the maximum size of that output.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const OUTPUT_BYTES: usize = 8 << 20;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct DebugBundleArgs {
@@ -54,7 +48,7 @@ pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failur
     if fs::symlink_metadata(&file).is_ok() {
         return Err(is_there(&file));
     }
-    let mut bundle = Bundle::new(hide(&around, run.as_ref()));
+    let mut bundle = Bundle::default();
     gather(&mut bundle, &around, wrong.as_ref(), run.as_ref());
     let contents = bundle.write(&file, &top, (now.0 / 1000).unsigned_abs());
     let contents = contents.map_err(|error| match error.kind() {
@@ -62,7 +56,7 @@ pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failur
         _ => Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
             .hint("`--output FILE` writes it elsewhere"),
     })?;
-    tell(&around, &file, run.as_ref(), &contents)?;
+    print(&around, &file, run.as_ref(), &contents)?;
     Ok(0)
 }
 
@@ -85,65 +79,6 @@ struct Chosen {
     root: PathBuf,
 }
 
-/// Collects all values that are secret or may be secret.
-fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
-    let (mut declared, mut guessed) = (BTreeSet::new(), BTreeSet::new());
-    for (name, value) in &around.environment {
-        if shapes::is_secret_variable(name) {
-            guessed.insert(value.to_string_lossy().into_owned());
-        }
-    }
-    if let Some(dir) = around.environment.get(credentials::VARIABLE) {
-        let found = credentials::read(Path::new(dir)).unwrap_or_default();
-        declared.extend(found.into_values().map(|value| value.to_string_lossy().into_owned()));
-    }
-    let mut texts = settings(around).into_iter().map(|(_, file)| file).collect::<Vec<_>>();
-    if let Some(Chosen { root, .. }) = run {
-        // The state contains the value of a secret that was given with `--context`.
-        texts.extend([store::DEFINITION, store::SETTINGS, store::STATE].map(|f| root.join(f)));
-        declared.extend(secrets_of(around, root));
-    }
-    for file in texts {
-        guessed.extend(shapes::values(&beginning(&file)));
-    }
-    let lines: Vec<String> = declared
-        .iter()
-        .chain(&guessed)
-        .flat_map(|value| value.lines())
-        .filter(|line| line.len() >= LINE_MIN)
-        .map(str::to_owned)
-        .collect();
-    guessed.extend(lines);
-    Hide::new(declared, guessed)
-}
-
-/// Returns the part of a file that is searched for secret values.
-fn beginning(file: &Path) -> String {
-    let mut bytes = Vec::new();
-    let opened = fs::open(file).map(|file| file.take(LOOKED_AT));
-    let _ = opened.and_then(|mut file| file.read_to_end(&mut bytes));
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Returns the values of the secrets that a run's steps name.
-fn secrets_of(around: &Surroundings, root: &Path) -> Vec<String> {
-    let Ok(workspace) = common::open_workspace(around) else { return Vec::new() };
-    let plan =
-        open::frozen_config(root).and_then(|config| open::frozen_plan(&workspace, &config, root));
-    let Ok(plan) = plan else { return Vec::new() };
-    let mut values = Vec::new();
-    for name in exec_env::secrets(&plan) {
-        values.extend(around.environment.get(&name).map(|v| v.to_string_lossy().into_owned()));
-    }
-    plan.root().walk(&mut |step| {
-        let secret = |(name, _): &&(String, String)| {
-            step.secrets.contains(name) || shapes::is_secret_variable(name)
-        };
-        values.extend(step.env.iter().filter(secret).map(|(_, value)| value.clone()));
-    });
-    values
-}
-
 /// Returns the existing settings files, each with its name in the bundle.
 fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
     let (optional, named) =
@@ -152,9 +87,9 @@ fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for file in optional {
         let name = if file == own { "workspace" } else { "user" };
-        found.push((format!("settings/{name}.yaml"), file));
+        found.push((format!("settings/{name}"), file));
     }
-    found.extend(named.map(|file| ("settings/named.yaml".to_owned(), file)));
+    found.extend(named.map(|file| ("settings/named".to_owned(), file)));
     found.retain(|(_, file)| file.is_present());
     found
 }
@@ -166,14 +101,14 @@ fn gather(
     run: Option<&Chosen>,
 ) {
     bundle.json("versions.json", &versions(around));
-    if let Some(failure) = wrong {
-        bundle.text("settings/wrong.txt", &format!("{}\n", failure.message()));
+    if wrong.is_some() {
+        bundle.miss("settings", "they are invalid: `orchestrate doctor` shows the reason");
     }
     for (name, file) in settings(around) {
         bundle.file(&name, &file);
     }
-    let names: String = around.environment.keys().map(|name| format!("{name}\n")).collect();
-    bundle.text("environment-names.txt", &names);
+    let names = around.environment.keys().map(String::as_str);
+    bundle.names("environment-names.txt", names);
     let verbs: [(&str, &[&str]); 6] = [
         ("doctor.json", &["doctor"]),
         ("fsck.json", &["fsck"]),
@@ -183,49 +118,35 @@ fn gather(
         ("providers.json", &["provider", "ls"]),
     ];
     for (name, verb) in verbs {
-        let told = said(around, verb);
-        match told {
-            Ok(text) => bundle.text(name, &text),
-            Err(why) => bundle.miss(name, &why),
+        match output_of(around, verb) {
+            Ok(text) => bundle.json_text(name, &text),
+            Err(why) => bundle.miss(name, why),
         }
     }
     let layout = Layout::new(&around.workspace);
     let own = layout.fleet_file().parent().map(Path::to_owned).unwrap_or_default();
-    let mut dirs = vec![layout.inboxes(), layout.ends(End::Processed), layout.ends(End::Failed)];
-    dirs.push(own);
-    bundle.text("listing.txt", &bundle::listing(&around.workspace, &dirs));
+    let dirs = [layout.inboxes(), layout.ends(End::Processed), layout.ends(End::Failed), own];
+    bundle.listing("listing.txt", &around.workspace, &dirs);
     bundle.file("fleet.json", &layout.fleet_file());
-    bundle.directory("workers", &layout.workers(), &|_| true);
+    bundle.directory("workers", &layout.workers());
     if let Some(run) = run {
         gather_run(bundle, &layout, run);
     }
 }
 
-/// Adds a run's files, and the files of its ended tasks.
+/// Adds the state, the journals, and the workflow of a run, and the statuses of its ended tasks.
 fn gather_run(bundle: &mut Bundle, layout: &Layout, run: &Chosen) {
-    // Skip files that the run's steps created: they belong to the author and explain little.
-    let wanted = |name: &str| !name.ends_with(".zip") && !name.ends_with(".html");
-    let top = format!("run/{}", run.id);
     let entries = fs::read_dir(&run.root).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    let mut names: Vec<_> = entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
-    for name in names {
-        let (path, shown) = (run.root.join(&name), name.to_string_lossy().into_owned());
-        match path.is_present_dir() {
-            true if ["artifacts", "parts"].contains(&shown.as_str()) => {}
-            true => bundle.directory(&format!("{top}/{shown}"), &path, &wanted),
-            false if wanted(&shown) => bundle.file(&format!("{top}/{shown}"), &path),
-            false => {}
-        }
+    let journals = names.iter().filter(|name| name.ends_with(".jsonl"));
+    for name in journals.map(String::as_str).chain([store::STATE, store::DEFINITION]) {
+        bundle.file(&format!("run/{name}"), &run.root.join(name));
     }
-    for end in [End::Processed, End::Failed, End::Cancelled] {
-        let word = match end {
-            End::Processed => "processed",
-            End::Failed => "failed",
-            End::Cancelled => "cancelled",
-        };
-        let dir = layout.end(end, run.id.as_str());
-        bundle.directory(&format!("tasks/{word}"), &dir, &|_| true);
+    for (end, name) in
+        [(End::Processed, "processed"), (End::Failed, "failed"), (End::Cancelled, "cancelled")]
+    {
+        bundle.directory(&format!("tasks/{name}"), &layout.end(end, run.id.as_str()));
     }
 }
 
@@ -250,7 +171,7 @@ fn versions(around: &Surroundings) -> serde_json::Value {
 
 /// Returns the JSON output of a verb. It runs in a child process, so that a verb that hangs or
 /// fails does not prevent the rest of the bundle.
-fn said(around: &Surroundings, verb: &[&str]) -> Result<String, String> {
+fn output_of(around: &Surroundings, verb: &[&str]) -> Result<String, &'static str> {
     let program = exec_env::program();
     let mut argv = vec![program.to_string_lossy().into_owned(), "--json".to_owned()];
     argv.extend(["--state-dir".to_owned(), around.state_dir.display().to_string()]);
@@ -261,18 +182,17 @@ fn said(around: &Surroundings, verb: &[&str]) -> Result<String, String> {
     call(&argv, &around.workspace)
 }
 
-fn call(argv: &[String], cwd: &Path) -> Result<String, String> {
-    let order = Order { timeout: Some(PATIENCE), ..Order::new(argv, cwd, "debug-bundle") };
-    let said = exec::call(&order, None, SAID, None).map_err(|error| error.to_string())?;
-    let out = String::from_utf8_lossy(&said.out).into_owned();
-    match said.how {
-        How::TimedOut => Err(format!("it took longer than {} s", PATIENCE.as_secs())),
-        _ if out.is_empty() => Err(String::from_utf8_lossy(&said.err).trim().to_owned()),
-        _ => Ok(out),
+fn call(argv: &[String], cwd: &Path) -> Result<String, &'static str> {
+    let order = Order { timeout: Some(TIMEOUT), ..Order::new(argv, cwd, "debug-bundle") };
+    let done = exec::call(&order, None, OUTPUT_BYTES, None).map_err(|_| "it did not start")?;
+    match done.how {
+        How::TimedOut => Err("it took longer than 30 s"),
+        _ if done.out.is_empty() => Err("it printed nothing"),
+        _ => Ok(String::from_utf8_lossy(&done.out).into_owned()),
     }
 }
 
-fn tell(
+fn print(
     around: &Surroundings,
     file: &Path,
     run: Option<&Chosen>,
@@ -288,21 +208,16 @@ fn tell(
     }
     put(&format!("{}\n", file.display()))?;
     for part in &contents.files {
-        let cut = if part.cut > 0 { format!(", {} left out", part.cut) } else { String::new() };
-        let bytes = counted(part.bytes, "byte");
-        around.say(format!("  {} ({bytes}{cut})", part.path));
+        around.say(format!("  {} ({})", part.path, counted(part.bytes, "byte")));
     }
-    for left in &contents.left_out {
-        around.say(format!("  without {}: {}", left.path, left.why));
+    for missing in &contents.left_out {
+        around.say(format!("  without {}: {}", missing.path, missing.why));
     }
     around.say(format!(
-        "{}, {}; {} hidden, and what looks like one; look through it before you send it",
+        "{}, {}: states, times, and sizes. Prompts, output, logs, and values of settings are not \
+         included",
         counted(contents.files.len(), "file"),
         counted(bytes as usize, "byte"),
-        match contents.hidden_values {
-            1 => "1 secret value is".to_owned(),
-            values => format!("{values} secret values are"),
-        }
     ));
     Ok(())
 }

@@ -6,7 +6,6 @@
 
 pub(crate) mod act;
 pub(crate) mod agent_output;
-pub(crate) mod bundle;
 mod cancel;
 mod clean;
 mod clean_trees;

@@ -60,22 +60,6 @@ impl Mask {
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
-    /// Returns the positions of secrets. They may overlap.
-    pub(crate) fn places(&self, bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
-        let Some(search) = &self.search else { return Vec::new() };
-        let (mut places, mut at) = (Vec::new(), 0);
-        while at < bytes.len() {
-            at = search.candidate(bytes, at);
-            if at < bytes.len()
-                && let Found::Form(length) = search.found(bytes, at, true)
-            {
-                places.push(at..at + length);
-            }
-            at += 1;
-        }
-        places
-    }
-
     /// Creates a masker for one stream.
     pub(crate) fn masker(&self) -> Masker {
         Masker { search: self.search.clone(), held: Vec::new(), covered: 0 }

@@ -113,7 +113,7 @@ fn planted() {
     {
         assert!(parts.iter().any(|path| path == part), "{part} in {parts:?}");
     }
-    for part in ["state.json", "journal.jsonl", "workflow.yaml", "logs/long.txt"] {
+    for part in ["state.json", "journal.jsonl", "workflow.yaml.json"] {
         assert!(parts.iter().any(|path| path.ends_with(part)), "{part} in {parts:?}");
     }
     let bytes = unpacked(&world.path("b.tar.gz"));
@@ -136,7 +136,6 @@ fn planted() {
         assert!(!made.stdout.contains(secret), "`{secret}` is told");
     }
     assert!(contains(&bytes, "GITHUB_TOKEN"), "names are told");
-    assert!(contains(&bytes, "bytes were left out here"), "what is long is cut");
     let mode = fs::metadata(world.path("b.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else reads it");
     // Any machine can open it.
@@ -159,10 +158,10 @@ fn odd() {
     huge.set_len(64 << 30).unwrap();
     world.write(".orchestrate/config.yaml", "no_such_field: 1\n");
     let made = orchestrate(&world, &["debug-bundle", "latest", "-o", "b.tar.gz"]).exits(0);
-    assert!(made.stderr.contains("without run/") && made.stderr.contains("no regular file"));
+    assert!(made.stderr.contains("without settings: they are invalid"), "{}", made.stderr);
     let bytes = unpacked(&world.path("b.tar.gz"));
     assert!(!contains(&bytes, "not to be followed"));
-    assert!(contains(&bytes, "no_such_field"), "what is wrong with the settings is in it");
+    assert!(contains(&bytes, "no_such_field"), "names of settings are in it");
     orchestrate(&world, &["debug-bundle", "2020"]).exits(2).says("there is no run `2020`");
     orchestrate(&world, &["debug-bundle", "-o", "no/such/dir.tar.gz"])
         .exits(1)
