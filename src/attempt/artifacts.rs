@@ -14,7 +14,6 @@ use serde_json::json;
 
 use super::exec_env::Site;
 use super::prepare::refs::ARTIFACTS;
-use crate::base::ids::StepPath;
 use crate::disk::fs;
 use crate::engine::{Event, Record, Run, StepStatus};
 use crate::workflow::Plan;
@@ -32,10 +31,8 @@ pub(crate) fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
     else {
         return;
     };
-    let Some(path) = StepPath::parse(step) else { return };
     // The event that ends a round may also end the loop that contains it.
-    let top = path.loops.first().map_or(&path.step, |(name, _)| name);
-    if let Some((index, _)) = plan.root().find(top) {
+    if let Some((index, _)) = plan.root().find(step.top_name()) {
         keep(site, plan, run, index);
     }
 }
@@ -102,7 +99,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::base::ids::{Attempt, RunId};
+    use crate::base::ids::{Attempt, RunId, StepPath};
     use crate::base::time::Time;
     use crate::engine::record::Whole;
     use crate::engine::run::{Origin, Policy, StepState};
@@ -122,8 +119,11 @@ mod tests {
             completed_at: Some(Time(1_000)),
             ..Record::default()
         };
-        let ended =
-            Event::Ended { step: "plan".into(), attempt: Attempt::FIRST, record: Box::default() };
+        let ended = Event::Ended {
+            step: StepPath::top("plan"),
+            attempt: Attempt::FIRST,
+            record: Box::default(),
+        };
         run.body.slots[0].state = StepState::Settled;
         run.body.slots[0].record = Some(Box::new(record.clone()));
         keep_after(&site, &without, &run, &ended);
@@ -132,7 +132,7 @@ mod tests {
         keep_after(&site, &plan, &run, &Event::Woke);
         assert!(!root.join("artifacts").exists(), "nothing ended");
         let inner = Event::Ended {
-            step: "plan.0.say".into(),
+            step: StepPath::parse("plan.0.say").unwrap(),
             attempt: Attempt::FIRST,
             record: Box::default(),
         };

@@ -289,6 +289,11 @@ impl StepPath {
         StepPath { loops: Vec::new(), step: step.to_owned() }
     }
 
+    /// Returns the name of the top-level step that this is or is in.
+    pub fn top_name(&self) -> &str {
+        self.loops.first().map_or(&self.step, |(name, _)| name)
+    }
+
     /// Parses the text form. Returns `None` if it is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts: Vec<String> = text.split('.').map(unescape).collect::<Option<_>>()?;
@@ -348,6 +353,14 @@ impl TryFrom<String> for StepPath {
 
     fn try_from(text: String) -> Result<StepPath, String> {
         StepPath::parse(&text).ok_or_else(|| format!("`{text}` is no step"))
+    }
+}
+
+/// Parses the text form, which tests write by hand.
+#[cfg(test)]
+impl From<&str> for StepPath {
+    fn from(text: &str) -> StepPath {
+        StepPath::parse(text).expect("the test names a step")
     }
 }
 

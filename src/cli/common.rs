@@ -1162,7 +1162,7 @@ pub(crate) fn tell_end(
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
     talk(format_args!("  state: {}/state.json", run.origin.run_root));
-    let failed = run.failed_steps.last().and_then(|path| Address::of(plan, path));
+    let failed = run.failed_steps.last().and_then(|path| Address::find(plan, path));
     let record = failed.and_then(|at| run.slot(&at)?.record.as_deref());
     let fault = record.and_then(|record| record.error.as_ref());
     if code == 1 && fault.is_some_and(Fault::is_of_spell) {

@@ -249,7 +249,7 @@ fn recalled(plan: &Plan, run: &Run, steps: &BTreeSet<usize>) -> Vec<Event> {
         }
         let Some(slot) = run.slot(&here) else { continue };
         if slot.record.as_ref().is_some_and(|record| record.task.is_some()) {
-            let (step, attempt) = (here.path(plan).to_string(), slot.attempts);
+            let (step, attempt) = (here.path(plan), slot.attempts);
             events.push(Event::Recalled { step, attempt });
         }
     }

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Answer, GateRecord, Record, SkipCause, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
-use crate::base::ids::{Attempt, TaskAttempt};
+use crate::base::ids::{Attempt, StepPath, TaskAttempt};
 
-/// An event of a run. Paths are in their text form.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -14,40 +14,40 @@ pub(crate) enum Event {
     Started { origin: Box<Origin> },
     /// An attempt was started or enqueued.
     Launched {
-        step: String,
+        step: StepPath,
         attempt: Attempt,
         /// The attempt's task, if a worker executes it rather than the process that drives the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task: Option<TaskRef>,
     },
     /// An attempt ended, or was refused before it started.
-    Ended { step: String, attempt: Attempt, record: Box<Record> },
+    Ended { step: StepPath, attempt: Attempt, record: Box<Record> },
     /// A step's condition was false, or its upstream steps prevent it.
     Skipped {
-        step: String,
+        step: StepPath,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<SkipCause>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
     /// A step that completed before would get the same inputs again, so its result stands.
-    Kept { step: String },
+    Kept { step: StepPath },
     /// A gate asked a user.
-    Gated { step: String, attempt: Attempt, gate: Box<GateRecord> },
+    Gated { step: StepPath, attempt: Attempt, gate: Box<GateRecord> },
     /// A user answered a gate.
-    Answered { step: String, attempt: Attempt, answer: Answer },
+    Answered { step: StepPath, attempt: Attempt, answer: Answer },
     /// A loop was entered.
-    Opened { step: String },
+    Opened { step: StepPath },
     /// An item's file is about to be moved.
-    Moving { step: String, index: usize, result: ItemResult, from: String, to: String },
+    Moving { step: StepPath, index: usize, result: ItemResult, from: String, to: String },
     /// An item's file was moved, or the move failed.
-    Moved { step: String, index: usize, error: Option<String> },
+    Moved { step: StepPath, index: usize, error: Option<String> },
     /// The file of a retried item was moved back, or the move failed.
-    MovedBack { step: String, index: usize, error: Option<String> },
+    MovedBack { step: StepPath, index: usize, error: Option<String> },
     /// The time that a step waited for has come.
     Woke,
     /// A user decided what follows a failure.
-    Decided { step: String, choice: Choice },
+    Decided { step: StepPath, choice: Choice },
     /// A process resumed the run.
     Resumed {
         policy: Policy,
@@ -58,11 +58,11 @@ pub(crate) enum Event {
     },
     /// The task of an attempt cannot be found: the process that was to enqueue it died, or may
     /// still enqueue it. The attempt is repeated as another task.
-    Recalled { step: String, attempt: Attempt },
+    Recalled { step: StepPath, attempt: Attempt },
     /// The task of an attempt was requeued: its worker died or released it. It is executed once
     /// more, so its side effects may happen again.
     PutBack {
-        step: String,
+        step: StepPath,
         attempt: Attempt,
         /// Number of the next execution of the attempt.
         execution: TaskAttempt,
@@ -77,7 +77,8 @@ pub(crate) enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The run is to continue from this step. A sequence must have ended first.
+    /// The run is to continue from the top-level step of this name. A sequence must have ended
+    /// first.
     Rewound { step: String },
     /// The run follows an edited workflow from now on: this copy. The state contains the results of
     /// earlier events that still apply.

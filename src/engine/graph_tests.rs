@@ -124,12 +124,12 @@ impl Script {
         for effect in owed {
             if let Effect::Execute { step, attempt } = effect {
                 // A gate is not launched: whoever drives the run asks.
-                let here = Address::of(&self.plan, &step).expect("there is such a step");
+                let here = Address::find(&self.plan, &step).expect("there is such a step");
                 if matches!(here.step_of(&self.plan).action, Action::Gate(_)) {
                     continue;
                 }
                 let task = TaskRef { id: "t".into(), agent: "a".into(), ticket: "k".into() };
-                let (step, task) = (step.to_string(), self.fleet.then_some(task));
+                let task = self.fleet.then_some(task);
                 let launched = Event::Launched { step, attempt, task };
                 self.record(at, &launched);
             }
@@ -157,11 +157,10 @@ impl Script {
             let owed = owed(&self.plan, &self.run, 99);
             let event = owed.into_iter().find_map(|effect| match effect {
                 Effect::Skip { step, cause } => {
-                    let (step, cause) = (step.to_string(), Some(cause));
-                    Some(Event::Skipped { step, cause, warning: None })
+                    Some(Event::Skipped { step, cause: Some(cause), warning: None })
                 }
-                Effect::Keep { step } => Some(Event::Kept { step: step.to_string() }),
-                Effect::Open { step } => Some(Event::Opened { step: step.to_string() }),
+                Effect::Keep { step } => Some(Event::Kept { step }),
+                Effect::Open { step } => Some(Event::Opened { step }),
                 _ => None,
             });
             match event {

@@ -35,6 +35,7 @@ pub(crate) use sequence::died_over;
 
 use run::{Address, Slot, StepState};
 
+use crate::base::ids::StepPath;
 use crate::base::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::Order;
@@ -107,8 +108,8 @@ pub(crate) fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
 }
 
 /// Calls `act` with the address of the step at `path`. Does nothing if the plan or run lacks it.
-fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Address)) {
-    if let Some(address) = Address::parse(plan, path)
+fn with(plan: &Plan, run: &mut Run, path: &StepPath, act: impl FnOnce(&mut Run, &Address)) {
+    if let Some(address) = Address::find(plan, path)
         && run.slot(&address).is_some()
     {
         act(run, &address);

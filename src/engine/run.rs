@@ -450,7 +450,7 @@ pub(crate) struct Address {
 
 impl Address {
     /// Returns the address of a path in a plan.
-    pub(crate) fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
+    pub(crate) fn find(plan: &Plan, path: &StepPath) -> Option<Address> {
         let mut block = plan.root();
         let mut loops = Vec::new();
         for (name, item) in &path.loops {
@@ -468,7 +468,7 @@ impl Address {
 
     /// Returns the address of a path in its text form.
     pub(crate) fn parse(plan: &Plan, path: &str) -> Option<Address> {
-        Address::of(plan, &StepPath::parse(path)?)
+        Address::find(plan, &StepPath::parse(path)?)
     }
 
     /// Returns the step that a user names: by its path's text form, or as displayed. If a dot could

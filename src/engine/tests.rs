@@ -58,7 +58,7 @@ impl Script {
         assert_eq!(shown, wanted.trim(), "after `{line}`");
         for effect in super::owed(&self.plan, &self.run, 99) {
             if let Effect::Execute { step, attempt } = effect {
-                let launched = Event::Launched { step: step.to_string(), attempt, task: None };
+                let launched = Event::Launched { step, attempt, task: None };
                 apply(&self.plan, &mut self.run, at, &launched);
             }
         }
@@ -81,7 +81,7 @@ impl Script {
                 vec![Event::Skipped { step: (*step).into(), cause: None, warning: None }]
             }
             ["move", step, index] => {
-                let (step, index) = (step.to_string(), index.parse().unwrap());
+                let (step, index) = (StepPath::from(*step), index.parse().unwrap());
                 let result = run::ItemResult::Failure;
                 let moving = Event::Moving {
                     step: step.clone(),
@@ -93,7 +93,7 @@ impl Script {
                 vec![moving, Event::Moved { step, index, error: None }]
             }
             ["back", step, index] => {
-                let (step, index) = (step.to_string(), index.parse().unwrap());
+                let (step, index) = (StepPath::from(*step), index.parse().unwrap());
                 vec![Event::MovedBack { step, index, error: None }]
             }
             ["choose", step, choice] => {

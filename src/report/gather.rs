@@ -8,7 +8,7 @@ use super::{
     ProviderSpent, Report, StepReport, said,
 };
 use crate::agent::{Kind, Stream};
-use crate::base::ids::{Attempt, RunId, TaskAttempt};
+use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::base::time::Time;
 use crate::disk;
 use crate::engine::run::{Address, Slot, StepState};
@@ -328,10 +328,10 @@ fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec
             Event::Launched { step, attempt, task } => {
                 let begun = begun(*attempt, entry.at, AttemptOutcome::Interrupted);
                 let task = task.as_ref().map(|task| task.id.clone());
-                all.entry(step.clone()).or_default().push(AttemptReport { task, ..begun });
+                all.entry(step.to_string()).or_default().push(AttemptReport { task, ..begun });
             }
             Event::PutBack { step, attempt, execution, deaths } => {
-                let tried = all.entry(step.clone()).or_default();
+                let tried = all.entry(step.to_string()).or_default();
                 let Some(last) = tried.iter_mut().rfind(|one| one.attempt == *attempt) else {
                     continue;
                 };
@@ -358,7 +358,7 @@ fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec
                 }
             }
             Event::Ended { step, attempt, record } => {
-                let tried = all.entry(step.clone()).or_default();
+                let tried = all.entry(step.to_string()).or_default();
                 let open = tried.iter().rposition(|one| one.attempt == *attempt);
                 let at = open.unwrap_or_else(|| {
                     // It was refused before it was launched.
@@ -410,11 +410,12 @@ fn end(one: &mut AttemptReport, at: Time, record: &Record) {
 }
 
 /// Returns the step that asks, as the author named it: a gate has no name, so its node counts.
-fn asker(plan: &Plan, step: &str) -> String {
-    let at = Address::parse(plan, step);
-    let gate = at.is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
-    let node = step.split('.').next().filter(|_| gate);
-    node.unwrap_or(step).to_owned()
+fn asker(plan: &Plan, step: &StepPath) -> String {
+    let at = Address::find(plan, step);
+    match at.is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_))) {
+        true => StepPath::top(step.top_name()).to_string(),
+        false => step.to_string(),
+    }
 }
 
 fn gates(plan: &Plan, history: &History) -> Vec<GateReport> {

@@ -115,7 +115,7 @@ pub(crate) struct Drive {
     /// True if the state is backed up before every step.
     pub backups: bool,
     /// Attempts in flight, by step.
-    in_flight: HashMap<String, Attempt>,
+    in_flight: HashMap<StepPath, Attempt>,
     left_running: usize,
     /// Due times of pending wakeups, each with its instant on the monotonic clock.
     rests: BTreeMap<Time, Instant>,
@@ -123,7 +123,7 @@ pub(crate) struct Drive {
     wake: Option<Instant>,
     warned: bool,
     /// Attempts that wait for a parked account, by step, with that account.
-    parked: HashMap<String, (Attempt, Target)>,
+    parked: HashMap<StepPath, (Attempt, Target)>,
     /// Parking notes that were already reported.
     told: HashSet<String>,
 }
@@ -164,7 +164,7 @@ impl Drive {
                 && slot.each.is_none()
             {
                 let step = here.path(&self.plan);
-                self.in_flight.insert(step.to_string(), slot.attempts);
+                self.in_flight.insert(step.clone(), slot.attempts);
                 found.push((step, slot.attempts, task));
             }
         }
@@ -173,7 +173,7 @@ impl Drive {
 
     /// Returns the number of the latest execution of a step's attempt that the run has recorded.
     pub(crate) fn executions(&self, step: &StepPath) -> TaskAttempt {
-        let at = Address::parse(&self.plan, &step.to_string());
+        let at = Address::find(&self.plan, step);
         let record = at.and_then(|at| self.run.slot(&at)?.record.as_deref());
         record.map_or(TaskAttempt::FIRST, |record| record.executions.max(TaskAttempt::FIRST))
     }
@@ -230,15 +230,14 @@ impl Drive {
         attempt: Attempt,
         performed: Option<Performed>,
     ) -> Result<(), StoreError> {
-        let name = step.to_string();
-        if self.in_flight.get(&name) != Some(&attempt) {
+        if self.in_flight.get(step) != Some(&attempt) {
             return Ok(());
         }
-        self.in_flight.remove(&name);
+        self.in_flight.remove(step);
         let Some(performed) = performed else { return Ok(()) };
         self.left_running += performed.left_running;
-        let record = Box::new(performed.record);
-        self.record(reins, Event::Ended { step: name, attempt, record })
+        let (step, record) = (step.clone(), Box::new(performed.record));
+        self.record(reins, Event::Ended { step, attempt, record })
     }
 
     /// Recalls an attempt whose task is missing from the queue.
@@ -248,8 +247,8 @@ impl Drive {
         step: &StepPath,
         attempt: Attempt,
     ) -> Result<(), StoreError> {
-        let step = step.to_string();
-        self.in_flight.remove(&step);
+        self.in_flight.remove(step);
+        let step = step.clone();
         self.record(reins, Event::Recalled { step, attempt })
     }
 
@@ -261,10 +260,10 @@ impl Drive {
         attempt: Attempt,
         (execution, deaths): (TaskAttempt, u32),
     ) -> Result<(), StoreError> {
-        let step = step.to_string();
-        if self.in_flight.get(&step) != Some(&attempt) {
+        if self.in_flight.get(step) != Some(&attempt) {
             return Ok(());
         }
+        let step = step.clone();
         self.record(reins, Event::PutBack { step, attempt, execution, deaths })
     }
 
@@ -363,18 +362,15 @@ impl Drive {
             Effect::MoveBack { step, index, from, to } => {
                 self.store.commit(reins.clock.now())?;
                 let error = item_files::carry_out(&self.site.workspace, &from, &to);
-                let step = step.to_string();
                 self.record(reins, Event::MovedBack { step, index, error }).map(|()| true)
             }
             Effect::Ask { step } => self.ask(reins, step),
             Effect::Wake { at } => self.wake(reins, at),
             Effect::Skip { step, cause } => {
-                let (step, cause) = (step.to_string(), Some(cause));
-                self.record(reins, Event::Skipped { step, cause, warning: None }).map(|()| true)
+                let skipped = Event::Skipped { step, cause: Some(cause), warning: None };
+                self.record(reins, skipped).map(|()| true)
             }
-            Effect::Keep { step } => {
-                self.record(reins, Event::Kept { step: step.to_string() }).map(|()| true)
-            }
+            Effect::Keep { step } => self.record(reins, Event::Kept { step }).map(|()| true),
             Effect::Answer { step, attempt } => self.answer(reins, &step, attempt),
         }
     }
@@ -406,7 +402,7 @@ impl Drive {
         let slot = self.run.slot(&self.address(step));
         let gate = slot.and_then(|slot| slot.record.as_ref()?.gate.clone());
         let Some(gate) = gate else { return Ok(false) };
-        let name = step.to_string();
+        let name = step.clone();
         match gates::answer(self.store.root(), step, attempt, &gate) {
             Some(answer) => {
                 // After a power cut, an approved gate must not ask again.
@@ -427,7 +423,7 @@ impl Drive {
     }
 
     fn address(&self, step: &StepPath) -> Address {
-        Address::of(&self.plan, step).expect("an effect names a step of the plan")
+        Address::find(&self.plan, step).expect("an effect names a step of the plan")
     }
 
     fn execute(
@@ -443,7 +439,7 @@ impl Drive {
             return Ok(false);
         }
         let mut pass = None;
-        if let Some((known, target)) = self.parked.get(&step.to_string()).cloned()
+        if let Some((known, target)) = self.parked.get(&step).cloned()
             && known == attempt
         {
             match self.enter(&target) {
@@ -455,7 +451,7 @@ impl Drive {
         perform::keep_earlier_logs(&self.site, &step, attempt);
         let names_state = self.refresh_for(&here, reins.clock.now())?;
         let prepared = prepare(&self.site, &self.plan, &self.run, &here, attempt, fleet);
-        let name = step.to_string();
+        let name = step.clone();
         let job = match prepared {
             Prepared::Skip => {
                 let (cause, warning) = (None, None);
@@ -515,7 +511,7 @@ impl Drive {
         }
         self.parked.remove(&name);
         if self.backups {
-            self.store.back_up(&self.plan, &self.run, &name, reins.clock.now())?;
+            self.store.back_up(&self.plan, &self.run, &name.to_string(), reins.clock.now())?;
         }
         let task = agent.map(|agent| reins.hands.new_task(agent));
         let launched = Event::Launched { step: name.clone(), attempt, task: task.clone() };
@@ -562,7 +558,6 @@ impl Drive {
     fn open(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
         let here = self.address(&step);
         let attempt = self.run.slot(&here).map_or(Attempt::FIRST, |slot| slot.attempts.next());
-        let step = step.to_string();
         self.refresh_for(&here, reins.clock.now())?;
         let event = match prepare(&self.site, &self.plan, &self.run, &here, attempt, false) {
             Prepared::Skip => Event::Skipped { step, cause: None, warning: None },
@@ -585,7 +580,7 @@ impl Drive {
         let here = self.address(step);
         let workspace = &self.site.workspace;
         let planned = item_files::plan_move(&self.plan, &self.run, &here, index, result, workspace);
-        let step = step.to_string();
+        let step = step.clone();
         let (target, error) = match planned {
             Ok(target) => (target, None),
             Err((target, error)) => (target, Some(error)),
@@ -602,10 +597,7 @@ impl Drive {
     fn ask(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
         self.store.save(&self.plan, &self.run, reins.clock.now())?;
         match reins.report.ask(&self.run, &step, reins.stop) {
-            Some(choice) => {
-                let decided = Event::Decided { step: step.to_string(), choice };
-                self.record(reins, decided).map(|()| true)
-            }
+            Some(choice) => self.record(reins, Event::Decided { step, choice }).map(|()| true),
             None => Ok(false),
         }
     }

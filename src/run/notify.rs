@@ -74,7 +74,7 @@ const SAID: usize = 2000;
 /// Returns the beginning of the agent's answer that a gate asks about.
 fn said(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
     let Event::Gated { step, .. } = event else { return None };
-    let said = gates::said_before(plan, run, &Address::parse(plan, step)?)?.output.as_deref()?;
+    let said = gates::said_before(plan, run, &Address::find(plan, step)?)?.output.as_deref()?;
     let mut head: String = said.chars().take(SAID).collect();
     if head.len() < said.len() {
         head.push('…');
@@ -86,7 +86,8 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
     let id = &run.id;
     let (step, message) = match event {
         Event::Gated { step, gate, .. } => {
-            (Some(step.split('.').next().unwrap_or(step).to_owned()), Some(gate.message.clone()))
+            let node = StepPath::top(step.top_name()).to_string();
+            (Some(node), Some(gate.message.clone()))
         }
         _ => {
             let failed = run.failed_steps.first().filter(|_| occasion.is_bad());
@@ -97,7 +98,7 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
                 _ => run
                     .failed_steps
                     .first()
-                    .and_then(|path| run.slot(&Address::of(plan, path)?)?.record.as_deref()),
+                    .and_then(|path| run.slot(&Address::find(plan, path)?)?.record.as_deref()),
             };
             let why = record.and_then(|record| Some(record.error.as_ref()?.message.clone()));
             (failed, run.error.clone().or(why.filter(|_| occasion.is_bad())))

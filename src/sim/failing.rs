@@ -259,7 +259,6 @@ fn store_story(at: usize, error: Errno, after: bool) -> usize {
             exit_code: Some(0),
             ..Record::default()
         });
-        let step = step.to_string();
         let events = [
             Event::Launched { step: step.clone(), attempt, task: None },
             Event::Ended { step: step.clone(), attempt, record },
@@ -270,7 +269,7 @@ fn store_story(at: usize, error: Errno, after: bool) -> usize {
             let advanced = recorded.map(|()| {
                 engine::apply(&plan, &mut run, Time(clock), &event);
                 if matches!(event, Event::Ended { .. }) {
-                    done.push(step.clone());
+                    done.push(step.to_string());
                 }
             });
             // A file that cannot be kept fresh is tried again.

@@ -813,13 +813,13 @@ impl World {
         let mut completed: BTreeMap<String, usize> = BTreeMap::new();
         for entry in &history.entries {
             match &entry.event {
-                Event::Launched { step, .. } if completed.contains_key(step) => {
+                Event::Launched { step, .. } if completed.contains_key(&step.to_string()) => {
                     self.judge.violation(format!("run {id}: {step} was begun after it completed"));
                 }
                 Event::Ended { step, attempt, record } => {
-                    *ended.entry((step.clone(), *attempt)).or_default() += 1;
+                    *ended.entry((step.to_string(), *attempt)).or_default() += 1;
                     if record.status == StepStatus::Completed {
-                        *completed.entry(step.clone()).or_default() += 1;
+                        *completed.entry(step.to_string()).or_default() += 1;
                     }
                 }
                 _ => {}
@@ -1066,7 +1066,7 @@ impl Report for Recording {
             self.judge.hear(format!("approve {} {step}.{attempt}", self.run));
         }
         if let Event::Ended { step, record, .. } = event {
-            self.judge.recorded(&self.run, step, record.output.as_deref());
+            self.judge.recorded(&self.run, &step.to_string(), record.output.as_deref());
         }
     }
 

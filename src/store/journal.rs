@@ -145,11 +145,14 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ids::Attempt;
+    use crate::base::ids::{Attempt, StepPath};
 
     fn entry(seq: u64) -> Entry {
-        let event =
-            Event::Launched { step: format!("Step{seq}"), attempt: Attempt::FIRST, task: None };
+        let event = Event::Launched {
+            step: StepPath::top(&format!("Step{seq}")),
+            attempt: Attempt::FIRST,
+            task: None,
+        };
         Entry { seq, at: Time(1_000 * seq as i64 + 1), event }
     }
 
@@ -178,13 +181,15 @@ mod tests {
 
     #[test]
     fn a_line_of_another_version_is_damage_even_at_the_end() {
-        let mut bytes = journal(&[1]);
-        let mut line = br#"{"seq":2,"at":"2025-01-15T14:30:22Z","event":"beamed_up""#.to_vec();
-        line.extend_from_slice(format!(",\"sum\":\"{}\"}}\n", sum(&line)).as_bytes());
-        bytes.extend_from_slice(&line);
-        let damage = read(&bytes).damage.unwrap();
-        assert_eq!(damage.line, 2);
-        assert!(damage.reason.contains("another version"));
+        for event in [r#""beamed_up""#, r#""opened","step":"a.b""#] {
+            let mut bytes = journal(&[1]);
+            let line = format!(r#"{{"seq":2,"at":"2025-01-15T14:30:22Z","event":{event}"#);
+            let sum = sum(line.as_bytes());
+            bytes.extend_from_slice(format!("{line},\"sum\":\"{sum}\"}}\n").as_bytes());
+            let damage = read(&bytes).damage.unwrap();
+            assert_eq!(damage.line, 2, "{event}");
+            assert!(damage.reason.contains("another version"), "{event}");
+        }
     }
 
     #[test]

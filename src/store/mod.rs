@@ -10,6 +10,7 @@
 //! reads the journals that exist when it takes over and continues in a file of its own. Later
 //! writes of a former owner that was paused therefore do not count, on any file system.
 
+use crate::base::ids::StepPath;
 pub(crate) mod journal;
 pub(crate) mod lock;
 pub(crate) mod snapshot;
@@ -699,7 +700,7 @@ impl History {
     }
 
     /// Returns the number of newest consecutive attempts at a step that started but did not end.
-    pub(crate) fn cut_off(&self, step: &str) -> u32 {
+    pub(crate) fn cut_off(&self, step: &StepPath) -> u32 {
         let mut times = 0;
         for entry in self.entries.iter().rev() {
             match &entry.event {

@@ -29,7 +29,8 @@ steps:
 /// How an execution ends: decided by where the run stands, so the same after a crash.
 fn outcome(plan: &Plan, run: &Run, step: &StepPath) -> i32 {
     let slot = |path: &StepPath| {
-        run.slot(&Address::of(plan, path).unwrap()).map_or((0, 0), |slot| (slot.visits, slot.tries))
+        run.slot(&Address::find(plan, path).unwrap())
+            .map_or((0, 0), |slot| (slot.visits, slot.tries))
     };
     match (step.to_string().as_str(), slot(step)) {
         ("A", (1, 1)) | ("B", (1, _)) => 1,
@@ -170,7 +171,7 @@ impl World {
             match effect {
                 Effect::Execute { step, attempt } => self.execute(store, run, &step, attempt)?,
                 Effect::Open { step } => {
-                    self.record(store, run, Event::Opened { step: step.to_string() })?;
+                    self.record(store, run, Event::Opened { step })?;
                 }
                 other => panic!("{other:?} is never owed here"),
             }
@@ -190,12 +191,16 @@ impl World {
         attempt: Attempt,
     ) -> Result<(), StoreError> {
         let name = step.to_string();
-        self.record(store, run, Event::Launched { step: name.clone(), attempt, task: None })?;
+        self.record(store, run, Event::Launched { step: step.clone(), attempt, task: None })?;
         let code = outcome(&self.plan, run, step);
         self.executed.push(format!("{name}={code}"));
         let status = if code == 0 { StepStatus::Completed } else { StepStatus::Failed };
         let record = Record { status, exit_code: Some(code), ..Record::default() };
-        self.record(store, run, Event::Ended { step: name, attempt, record: Box::new(record) })
+        self.record(
+            store,
+            run,
+            Event::Ended { step: step.clone(), attempt, record: Box::new(record) },
+        )
     }
 
     fn record(&mut self, store: &mut Store, run: &mut Run, event: Event) -> Result<(), StoreError> {
@@ -342,7 +347,7 @@ fn a_snapshot_read_back_is_the_run_that_was_written() {
                 world.execute(&mut store, &mut run, &step, attempt).unwrap();
             }
             Some(Effect::Open { step }) => {
-                let event = Event::Opened { step: step.to_string() };
+                let event = Event::Opened { step };
                 world.record(&mut store, &mut run, event).unwrap();
             }
             _ => return assert_eq!(run.status, RunStatus::Completed),

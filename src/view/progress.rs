@@ -1,7 +1,6 @@
 //! Reports a run's progress to the user: a line for each step that ends and, on a terminal, a live
 //! view of its position.
 
-use std::borrow::Cow;
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -65,8 +64,8 @@ impl TextReport {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn ended(&mut self, plan: &Plan, run: &Run, step: &str) {
-        let address = Address::parse(plan, step);
+    fn ended(&mut self, plan: &Plan, run: &Run, step: &StepPath) {
+        let address = Address::find(plan, step);
         let Some(address) = address else { return };
         // The result of a gate is reported with its node.
         if matches!(address.step_of(plan).action, Action::Gate(_)) && self.telling != Telling::Quiet
@@ -80,7 +79,7 @@ impl TextReport {
         let place = format!("{}[{}/{total}]", "  ".repeat(address.loops.len()), address.step + 1);
         let agent = address.step_of(plan).agent.as_ref().map(|agent| format!(" ({agent})"));
         let agent = agent.unwrap_or_default();
-        let step = shown(step);
+        let step = step.shown();
         // A check with a negative result is not a failure.
         if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
             return self.checked(&format!("{place} {step}"), &step, record);
@@ -111,8 +110,8 @@ impl TextReport {
     }
 
     /// Reports an event of a node that happened without an execution.
-    fn node(&mut self, plan: &Plan, step: &str, what: &str) {
-        let Some(address) = Address::parse(plan, step) else { return };
+    fn node(&mut self, plan: &Plan, step: &StepPath, what: &str) {
+        let Some(address) = Address::find(plan, step) else { return };
         let index = address.top();
         let steps = &plan.root().steps;
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
@@ -122,7 +121,7 @@ impl TextReport {
     fn completed_before(&mut self, plan: &Plan, run: &Run) {
         let steps = plan.root().steps.iter().zip(&run.body.slots);
         for (step, _) in steps.filter(|(_, slot)| slot.before) {
-            self.node(plan, &step.name, "completed before");
+            self.node(plan, &StepPath::top(&step.name), "completed before");
         }
     }
 
@@ -135,7 +134,7 @@ impl TextReport {
             Event::Opened { step } | Event::Moved { step, .. } => (step, true),
             _ => return,
         };
-        let address = Address::parse(plan, step);
+        let address = Address::find(plan, step);
         let mut here = address.and_then(|at| if is_loop { Some(at) } else { at.parent() });
         while let Some(at) = here {
             let Some(slot) = run.slot(&at) else { return };
@@ -261,8 +260,8 @@ impl TextReport {
 }
 
 /// Returns true if a step is a merge; no other report mentions that a merge was rejected.
-fn merges(plan: &Plan, step: &str) -> bool {
-    let address = Address::parse(plan, step);
+fn merges(plan: &Plan, step: &StepPath) -> bool {
+    let address = Address::find(plan, step);
     address.is_some_and(|at| matches!(at.step_of(plan).action, Action::Merge { .. }))
 }
 
@@ -274,8 +273,8 @@ fn is_check(plan: &Plan, address: &Address) -> bool {
 }
 
 /// Describes the meaning of a kept result for a step.
-fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
-    let slot = Address::parse(plan, step).and_then(|address| run.slot(&address));
+fn kept_words(plan: &Plan, run: &Run, step: &StepPath) -> &'static str {
+    let slot = Address::find(plan, step).and_then(|address| run.slot(&address));
     match slot.is_some_and(|slot| slot.before) {
         true => "completed before",
         false => "goes on where it stood",
@@ -283,8 +282,8 @@ fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
 }
 
 /// Returns true if a step has finally failed.
-fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
-    let address = Address::parse(plan, step);
+fn failed(plan: &Plan, run: &Run, step: &StepPath) -> bool {
+    let address = Address::find(plan, step);
     let slot = address.and_then(|address| run.slot(&address).map(|slot| slot.status()));
     slot == Some(StepStatus::Failed)
 }
@@ -462,13 +461,13 @@ pub(crate) fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
         // The warning of a skipped step was reported when it occurred.
         Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
             let warning = record.warning.as_ref()?;
-            Some(format!("{} `{}`: {warning}", plan.unit(), shown(step)))
+            Some(format!("{} `{}`: {warning}", plan.unit(), step.shown()))
         }
         Event::PutBack { step, deaths, .. } => {
-            Some(format!("{} `{}`: {}", plan.unit(), shown(step), died_over(*deaths)?))
+            Some(format!("{} `{}`: {}", plan.unit(), step.shown(), died_over(*deaths)?))
         }
         Event::Moved { step, index, error: Some(error) } => {
-            Some(format!("item {index} of `{}` was not moved: {error}", shown(step)))
+            Some(format!("item {index} of `{}` was not moved: {error}", step.shown()))
         }
         _ => None,
     }
@@ -481,16 +480,16 @@ pub(crate) fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> 
         Event::Started { .. } => format!("run {} started", run.id),
         Event::Resumed { .. } => format!("run {} resumed", run.id),
         Event::Launched { step, attempt, task: None } => {
-            format!("{unit} `{}` started, attempt {attempt}", shown(step))
+            format!("{unit} `{}` started, attempt {attempt}", step.shown())
         }
         Event::Launched { step, attempt, task: Some(task) } => {
-            let (step, agent, id) = (shown(step), &task.agent, &task.id);
+            let (step, agent, id) = (step.shown(), &task.agent, &task.id);
             format!("{unit} `{step}` put out to `{agent}`, attempt {attempt}, task {id}")
         }
         Event::Ended { step, attempt, record } => {
             let code = record.exit_code.unwrap_or(0);
             let error = record.error.as_ref().map(|e| format!(": {}", e.message));
-            let (step, error) = (shown(step), error.unwrap_or_default());
+            let (step, error) = (step.shown(), error.unwrap_or_default());
             format!("{unit} `{step}` ended with {code}, attempt {attempt}{error}")
         }
         Event::Skipped { step, cause, warning } => {
@@ -500,53 +499,48 @@ pub(crate) fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> 
                 (Some(SkipCause::UpstreamSkipped), _) => ": what it depends on was skipped".into(),
                 _ => String::new(),
             };
-            format!("{unit} `{}` skipped{why}", shown(step))
+            format!("{unit} `{}` skipped{why}", step.shown())
         }
         Event::Kept { step } => {
-            format!("{unit} `{}` kept: it would be given the same", shown(step))
+            format!("{unit} `{}` kept: it would be given the same", step.shown())
         }
-        Event::Gated { step, .. } => format!("{unit} `{}` asks a person", node_of(step)),
+        Event::Gated { step, .. } => format!("{unit} `{}` asks a person", step.top_name()),
         Event::Answered { step, answer, .. } => {
             let word = if answer.approve { "approved" } else { "rejected" };
             let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            format!("{unit} `{}` was {word}{by}", node_of(step))
+            format!("{unit} `{}` was {word}{by}", step.top_name())
         }
         Event::Opened { step } => return opened_line(plan, run, step),
         Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
         Event::Moved { error: Some(error), .. } => format!("not moved: {error}"),
         Event::MovedBack { step, index, error } => {
             let how = error.as_deref().unwrap_or("yes");
-            format!("item {index} of `{}` put back: {how}", shown(step))
+            format!("item {index} of `{}` put back: {how}", step.shown())
         }
         Event::Cancelled { reason } => {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             format!("run {} cancelled{why}", run.id)
         }
         Event::Recalled { step, attempt } => {
-            let step = shown(step);
+            let step = step.shown();
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
         }
         Event::PutBack { step, attempt, execution, deaths } => {
             let why = if *deaths > 0 { "its worker died" } else { "its worker gave it back" };
-            let step = shown(step);
+            let step = step.shown();
             format!("{unit} `{step}` is put back: {why}; attempt {attempt}, execution {execution}")
         }
         Event::Edited { .. } => format!("run {} continues with the edited workflow", run.id),
         Event::Rewound { step } => format!("run {} goes on from `{}`", run.id, shown(step)),
         Event::Decided { step, choice } => {
-            format!("{unit} `{}`: {choice:?} was chosen", shown(step))
+            format!("{unit} `{}`: {choice:?} was chosen", step.shown())
         }
         Event::Moved { error: None, .. } | Event::Woke => return None,
     })
 }
 
-/// Returns the node that a step of its rounds belongs to.
-pub(crate) fn node_of(step: &str) -> Cow<'_, str> {
-    shown(step.split('.').next().unwrap_or(step))
-}
-
-fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
-    let (at, step) = (Address::parse(plan, step)?, shown(step));
+fn opened_line(plan: &Plan, run: &Run, step: &StepPath) -> Option<String> {
+    let (at, step) = (Address::find(plan, step)?, step.shown());
     if matches!(at.step_of(plan).action, Action::Rounds(_)) {
         return Some(format!("{} `{step}` began", plan.unit()));
     }

@@ -691,7 +691,7 @@ impl Board {
         });
         let mut events: Vec<EventView> = events.collect();
         events.reverse();
-        let failed = run.failed_steps.last().and_then(|path| Address::of(plan, path));
+        let failed = run.failed_steps.last().and_then(|path| Address::find(plan, path));
         let failed = failed.and_then(|at| Some(walk.step(&at, run.slot(&at)?)));
         Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, failed, events })
     }
@@ -992,7 +992,7 @@ impl Walk<'_> {
             inside && failed.loops.starts_with(&at.loops)
         };
         let mut failed = self.run.failed_steps.iter();
-        failed.any(|path| Address::of(self.plan, path).is_some_and(|at| within(&at)))
+        failed.any(|path| Address::find(self.plan, path).is_some_and(|at| within(&at)))
     }
 
     fn waits_for_tree(&self, at: &Address, slot: &Slot) -> Option<String> {
@@ -1020,7 +1020,7 @@ fn last_of(error: &Fault) -> Option<String> {
 
 /// Formats a position in a run for users: a gate by its node.
 fn shown_path(plan: &Plan, path: &StepPath) -> String {
-    let gate = Address::of(plan, path)
+    let gate = Address::find(plan, path)
         .is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
     let node = path.loops.first().filter(|_| gate).map(|(node, _)| node.clone());
     node.unwrap_or_else(|| path.shown())

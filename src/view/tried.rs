@@ -8,19 +8,21 @@ use crate::engine::{Event, Record, StepStatus};
 use crate::store::History;
 
 /// The record of every attempt that ended.
-pub(crate) struct Tried<'a>(HashMap<(&'a str, Attempt), &'a Record>);
+pub(crate) struct Tried<'a>(HashMap<(String, Attempt), &'a Record>);
 
 impl<'a> Tried<'a> {
     pub(crate) fn of(history: &'a History) -> Tried<'a> {
         let ended = history.entries.iter().filter_map(|entry| match &entry.event {
-            Event::Ended { step, attempt, record } => Some(((step.as_str(), *attempt), &**record)),
+            Event::Ended { step, attempt, record } => {
+                Some(((step.to_string(), *attempt), &**record))
+            }
             _ => None,
         });
         Tried(ended.collect())
     }
 
     pub(crate) fn record(&self, step: &str, attempt: Attempt) -> Option<&'a Record> {
-        self.0.get(&(step, attempt)).copied()
+        self.0.get(&(step.to_owned(), attempt)).copied()
     }
 }
 

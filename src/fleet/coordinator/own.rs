@@ -380,11 +380,10 @@ pub(super) fn poison(held: &Held) -> Option<Event> {
     }
     let history = History::read(&*disk::machine(), held.drive.store.root()).ok()?;
     let cut_off = held.drive.cut_off().into_iter();
-    let mut often =
-        cut_off.map(|(step, attempt)| (step.to_string(), attempt)).map(|(step, attempt)| {
-            let deaths = history.cut_off(&step);
-            (step, attempt, deaths)
-        });
+    let mut often = cut_off.map(|(step, attempt)| {
+        let deaths = history.cut_off(&step);
+        (step, attempt, deaths)
+    });
     let (step, attempt, deaths) = often.find(|(_, _, deaths)| *deaths >= limit)?;
     let message = format!(
         "its coordinator died {} over it; it is not tried again",

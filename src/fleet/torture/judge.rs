@@ -104,7 +104,8 @@ fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<St
     if let Some(pair) = run.ended.windows(2).find(again) {
         wrong.push(format!("{what}: `{}` had completed, and was done again", pair[0].step));
     }
-    let mut path: Vec<&str> = run.ended.iter().map(|end| end.step.as_str()).collect();
+    let steps: Vec<String> = run.ended.iter().map(|end| end.step.to_string()).collect();
+    let mut path: Vec<&str> = steps.iter().map(String::as_str).collect();
     path.dedup();
     let right = match script.outcome {
         RunStatus::Cancelled => script.path.starts_with(&path),
@@ -211,8 +212,8 @@ fn judge_executions(
     }
     for run in &report.runs {
         for end in run.ended.iter().filter(|end| !end.refused) {
-            let attempt = end.attempt.to_string();
-            let executed = by_attempt.contains_key(&(run.id.as_str(), &end.step, &attempt));
+            let (step, attempt) = (end.step.to_string(), end.attempt.to_string());
+            let executed = by_attempt.contains_key(&(run.id.as_str(), &step, &attempt));
             if end.status == StepStatus::Completed && !executed {
                 wrong.push(format!(
                     "run {}: attempt {attempt} of {} completed, but was never executed",

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::tree::{Lying, State, Tree, dirs};
 use super::{Finding, Kind};
 use crate::attempt::documents;
-use crate::base::ids::{Attempt, RunId, shown};
+use crate::base::ids::{Attempt, RunId, StepPath};
 use crate::disk;
 use crate::engine::{self, Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::queue::End;
@@ -32,7 +32,7 @@ pub(crate) struct RunSeen {
 /// The end of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct EndSeen {
-    pub step: String,
+    pub step: StepPath,
     pub attempt: Attempt,
     pub status: StepStatus,
     /// The task that it was enqueued as.
@@ -78,7 +78,7 @@ struct Looker<'a> {
     tree: &'a Tree,
     findings: &'a mut Vec<Finding>,
     /// The tasks of attempts.
-    tasks: HashMap<(String, Attempt), TaskRef>,
+    tasks: HashMap<(StepPath, Attempt), TaskRef>,
 }
 
 impl Looker<'_> {
@@ -165,8 +165,8 @@ impl Looker<'_> {
     /// the results.
     fn judge_events(&mut self, history: &History) -> Vec<EndSeen> {
         let mut ended: Vec<EndSeen> = Vec::new();
-        let mut seen: HashSet<(&str, Attempt)> = HashSet::new();
-        let mut newest: HashMap<&str, Attempt> = HashMap::new();
+        let mut seen: HashSet<(&StepPath, Attempt)> = HashSet::new();
+        let mut newest: HashMap<&StepPath, Attempt> = HashMap::new();
         for entry in &history.entries {
             match &entry.event {
                 Event::Launched { step, attempt, task } => {
@@ -174,7 +174,7 @@ impl Looker<'_> {
                     if *attempt <= before {
                         let message = format!(
                             "`{}` went out as attempt {attempt} after {before}",
-                            shown(step)
+                            step.shown()
                         );
                         self.find(Kind::AttemptBack, message);
                     }
@@ -184,14 +184,15 @@ impl Looker<'_> {
                 }
                 Event::Ended { step, attempt, record } => {
                     if !seen.insert((step, *attempt)) {
-                        let message = format!("attempt {attempt} of `{}` ended twice", shown(step));
+                        let message =
+                            format!("attempt {attempt} of `{}` ended twice", step.shown());
                         self.find(Kind::EndedAgain, message);
                     }
                     let task = self.tasks.get(&(step.clone(), *attempt)).cloned();
                     if let Some(task) = &task {
                         self.judge_result(step, task, record);
                     }
-                    let refused = newest.get(step.as_str()) != Some(attempt);
+                    let refused = newest.get(step) != Some(attempt);
                     newest.insert(step, *attempt);
                     let (step, status) = (step.clone(), record.status);
                     let task = task.map(|task| task.id);
@@ -209,8 +210,8 @@ impl Looker<'_> {
     }
 
     /// Checks that a result equals the one in the status of its ended task.
-    fn judge_result(&mut self, step: &str, task: &TaskRef, record: &Record) {
-        let what = format!("the result of `{}`, task {},", shown(step), task.id);
+    fn judge_result(&mut self, step: &StepPath, task: &TaskRef, record: &Record) {
+        let what = format!("the result of `{}`, task {},", step.shown(), task.id);
         let Some(lying) = self.tree.find(&task.id) else {
             // `clean` removes whole batches.
             let end = match record.status {

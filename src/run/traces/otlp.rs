@@ -60,7 +60,7 @@ struct Out<'a> {
 fn spans(run: &Ended, entries: &[Entry]) -> Vec<Value> {
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Vec::new() };
     let mut spans = vec![of_run(run, first.at, last.at)];
-    let mut out: HashMap<(&str, Attempt), Out> = HashMap::new();
+    let mut out: HashMap<(&StepPath, Attempt), Out> = HashMap::new();
     for Entry { at, event, .. } in entries {
         match event {
             Event::Launched { step, attempt, task } => {
@@ -73,11 +73,11 @@ fn spans(run: &Ended, entries: &[Entry]) -> Vec<Value> {
             Event::Ended { step, attempt, record } => {
                 // An attempt that was refused was never launched.
                 let none = Out { began: *at, task: None, asks: false };
-                let begun = out.remove(&(step.as_str(), *attempt)).unwrap_or(none);
+                let begun = out.remove(&(step, *attempt)).unwrap_or(none);
                 spans.push(of_attempt(run, (step, *attempt), &begun, *at, Some(record)));
             }
             Event::Answered { step, attempt, .. } | Event::Recalled { step, attempt } => {
-                if let Some(begun) = out.remove(&(step.as_str(), *attempt)) {
+                if let Some(begun) = out.remove(&(step, *attempt)) {
                     spans.push(of_attempt(run, (step, *attempt), &begun, *at, None));
                 }
             }
@@ -119,14 +119,14 @@ fn of_run(run: &Ended, began: Time, ended: Time) -> Value {
 
 fn of_attempt(
     run: &Ended,
-    (step, attempt): (&str, Attempt),
+    (step, attempt): (&StepPath, Attempt),
     out: &Out,
     ended: Time,
     record: Option<&Record>,
 ) -> Value {
     let mut attributes = vec![
         text("orchestrate.run.id", &run.id),
-        text("orchestrate.step", step),
+        text("orchestrate.step", &step.to_string()),
         number("orchestrate.attempt", u64::from(attempt)),
     ];
     if let Some(task) = out.task {
