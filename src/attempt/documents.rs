@@ -227,7 +227,7 @@ mod tests {
         let task_file = step_task(&task, &step, 3, Time(0)).unwrap();
         let name =
             ClaimName { task: task_file.name.clone(), worker: "w".into(), claim: "c".into() };
-        (Claim { name, agent: "qa".into(), task: task_file }, task)
+        (Claim::of(name, "qa", task_file), task)
     }
 
     #[test]

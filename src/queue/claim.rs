@@ -288,10 +288,7 @@ impl Queue {
             return Ok(Found::Unreadable(reason.to_owned()));
         };
         match Task::read(name.task.clone(), agent, document) {
-            Some(task) => {
-                let claim = Claim { name: name.clone(), agent: agent.to_owned(), task };
-                Ok(Found::Task(Box::new(claim)))
-            }
+            Some(task) => Ok(Found::Task(Box::new(Claim::new(name.clone(), agent, task)))),
             None => Ok(Found::Unreadable("the task names no batch that could be one".to_owned())),
         }
     }
@@ -337,7 +334,7 @@ impl Queue {
             crash_limit: 0,
             document: Default::default(),
         };
-        let claim = Claim { name: name.clone(), agent: agent.to_owned(), task };
+        let claim = Claim::new(name.clone(), agent, task);
         self.end_claim(claim, End::Failed, UNREADABLE, reason)
     }
 }

@@ -13,12 +13,27 @@ use serde_json::{Map, Value};
 
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskName};
-use super::{Claim, End, Ending, Finish, Queue, seal, status};
+use super::{Claim, End, Ending, Finish, Queue, Unfinished, seal, status};
 
 impl Queue {
     /// Ends claimed tasks, each with its status. The move of a task is its commit. Returns one
     /// result per task, in order.
-    pub(crate) fn complete(&self, done: &[Finish]) -> Vec<io::Result<Ending>> {
+    pub(crate) fn complete(&self, done: Vec<Finish>) -> Vec<Result<Ending, Unfinished>> {
+        let results = self.complete_all(&done);
+        let unfinished = |finish, error| Unfinished { finish: Box::new(finish), error };
+        results
+            .into_iter()
+            .zip(done)
+            .map(|(result, finish)| result.map_err(|error| unfinished(finish, error)))
+            .collect()
+    }
+
+    /// Like [`complete`](Self::complete), for one task.
+    pub(crate) fn complete_one(&self, done: Finish) -> Result<Ending, Unfinished> {
+        self.complete(vec![done]).pop().unwrap_or(Ok(Ending::Fenced))
+    }
+
+    fn complete_all(&self, done: &[Finish]) -> Vec<io::Result<Ending>> {
         let dirs: Vec<PathBuf> =
             done.iter().map(|f| self.layout.end(f.end, &f.claim.task.batch)).collect();
         let mut results = self.write_statuses(done, &dirs);
@@ -126,12 +141,11 @@ impl Queue {
         message: &str,
     ) -> io::Result<Ending> {
         let status = status::of_claim(&claim, reason, message);
-        let mut results = self.complete(&[Finish { claim, end, status }]);
-        results.pop().unwrap_or(Ok(Ending::Fenced))
+        Ok(self.complete_one(Finish { claim, end, status })?)
     }
 
     /// Ends a claim whose status already exists.
-    pub(super) fn finish_forward(&self, claim: &Claim, end: End) -> io::Result<Ending> {
+    pub(super) fn finish_forward(&self, claim: Claim, end: End) -> io::Result<Ending> {
         let dir = self.layout.end(end, &claim.task.batch);
         let from = self.layout.claimed(&claim.agent).join(claim.name.file());
         // After a power failure, a disk without a journal may keep a file under both names.
@@ -144,19 +158,22 @@ impl Queue {
             self.disk.sync(&dir.join(claim.name.status()))?;
         }
         self.sync_dirs([dir.as_path()]).check_all()?;
-        let ending = self.commit(claim, &dir)?;
+        let ending = self.commit(&claim, &dir)?;
         self.sync_dirs([dir.as_path()]).check_all()?;
         Ok(ending)
     }
 
-    /// Returns a claimed task to its inbox. The attempt does not count as a crash.
-    pub(crate) fn release(&self, claim: &Claim) -> io::Result<Ending> {
-        self.give_back(claim, &claim.name.task.next(false))
+    /// Returns a claimed task to its inbox. The attempt does not count as a crash. After an error
+    /// the task is a claim that no thread knows of: [`adopt_surprises`](Self::adopt_surprises)
+    /// returns it later.
+    pub(crate) fn release(&self, claim: Claim) -> io::Result<Ending> {
+        let next = claim.name.task.next(false);
+        self.give_back(claim, &next)
     }
 
     /// Puts a claimed task back into its inbox. Needs no sync: if a power failure undoes the move,
     /// it is done again.
-    pub(super) fn give_back(&self, claim: &Claim, next: &TaskName) -> io::Result<Ending> {
+    pub(super) fn give_back(&self, claim: Claim, next: &TaskName) -> io::Result<Ending> {
         let from = self.layout.claimed(&claim.agent).join(claim.name.file());
         let to = self.inbox(&claim.agent)?.join(next.file());
         let moved = self.move_unique(&from, &to);

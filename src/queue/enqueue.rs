@@ -117,7 +117,7 @@ impl Queue {
             self.let_go(&name);
             return Err(error);
         }
-        Ok(Claim { name, agent: task.agent.clone(), task: task.clone() })
+        Ok(Claim::new(name, &task.agent, task.clone()))
     }
 
     /// Renames a private file to its target name.

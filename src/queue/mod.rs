@@ -72,12 +72,27 @@ pub(crate) struct Task {
     pub document: Map<String, Value>,
 }
 
-/// A task that this process has claimed.
-#[derive(Clone, Debug, PartialEq)]
+/// A task that this process has claimed. Only the queue creates a claim, and the operation that
+/// ends or releases the task consumes it: a claim cannot end twice.
+#[derive(Debug, PartialEq)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Claim {
     pub name: ClaimName,
     pub agent: String,
     pub task: Task,
+    _of_the_queue: (),
+}
+
+impl Claim {
+    fn new(name: ClaimName, agent: &str, task: Task) -> Claim {
+        Claim { name, agent: agent.to_owned(), task, _of_the_queue: () }
+    }
+
+    /// Returns a claim that no queue knows.
+    #[cfg(test)]
+    pub(crate) fn of(name: ClaimName, agent: &str, task: Task) -> Claim {
+        Claim::new(name, agent, task)
+    }
 }
 
 /// Final state of a task.
@@ -98,15 +113,28 @@ pub(crate) enum Ending {
 }
 
 /// A claimed task with the end and the status it is to get.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Finish {
     pub claim: Claim,
     pub end: End,
     pub status: Map<String, Value>,
 }
 
+/// A task that could not be ended. The caller still holds it and may try again.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pub finish: Box<Finish>,
+    pub error: io::Error,
+}
+
+impl From<Unfinished> for io::Error {
+    fn from(unfinished: Unfinished) -> io::Error {
+        unfinished.error
+    }
+}
+
 /// Result of a claim.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Claimed {
     Task(Box<Claim>),
     /// The file is not a sealed task. It is now in `failed/unreadable/`, with a status that states

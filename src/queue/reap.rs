@@ -79,7 +79,7 @@ impl Queue {
         for end in [End::Processed, End::Failed, End::Cancelled] {
             let status = self.status(end, &claim.task.batch, name)?;
             if status.is_some_and(|status| is_of(&status, &claim)) {
-                let ending = self.finish_forward(&claim, end)?;
+                let ending = self.finish_forward(claim, end)?;
                 return Ok(if_ours(ending, Reaped::Finished { name: name.clone(), end }));
             }
         }
@@ -101,7 +101,7 @@ impl Queue {
             let ending = self.end_claim(claim, End::Failed, CRASH_LIMIT, &message)?;
             return Ok(if_ours(ending, Reaped::Poison { name }));
         }
-        let ending = self.give_back(&claim, &next)?;
+        let ending = self.give_back(claim, &next)?;
         Ok(if_ours(ending, Reaped::Returned { name: next }))
     }
 

@@ -129,7 +129,7 @@ impl Queue {
         let Some(document) = document else { return Ok(None) };
         let agent = document.get("agent").and_then(Value::as_str).unwrap_or_default().to_owned();
         let task = Task::read(name.task.clone(), &agent, document);
-        Ok(task.map(|task| Claim { name: name.clone(), agent, task }))
+        Ok(task.map(|task| Claim::new(name.clone(), &agent, task)))
     }
 
     /// Writes a status for an ended task, unless it has one.

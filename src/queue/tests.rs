@@ -67,8 +67,7 @@ fn take(queue: &Queue) -> Option<Claim> {
 }
 
 fn finish(queue: &Queue, claim: &Claim, end: End) -> io::Result<Ending> {
-    let finish = Finish { claim: claim.clone(), end, status: done() };
-    queue.complete(&[finish]).pop().unwrap()
+    Ok(queue.complete_one(Finish { claim: claim.clone(), end, status: done() })?)
 }
 
 fn labels(names: &[TaskName]) -> Vec<&str> {

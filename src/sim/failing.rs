@@ -176,7 +176,7 @@ fn queue_story(at: usize, error: Errno, after: bool) -> usize {
             }
         };
         if !std::mem::replace(&mut released, true) {
-            match queue.release(&claim) {
+            match queue.release(claim) {
                 Ok(ending) => assert_eq!(ending, Ending::Committed, "{told}"),
                 Err(_) => queue = follow(Some(&queue)),
             }
@@ -184,7 +184,7 @@ fn queue_story(at: usize, error: Errno, after: bool) -> usize {
         }
         let finish = Finish { end: End::Processed, status: status(&claim.task), claim };
         let id = finish.claim.name.task.id.clone();
-        match queue.complete(std::slice::from_ref(&finish)).remove(0) {
+        match queue.complete_one(finish) {
             Ok(ending) => {
                 assert_eq!(ending, Ending::Committed, "{told}: nobody else could have it");
                 assert_eq!(ended.insert(id.clone(), ()), None, "{told}: {id} ended twice");

@@ -400,9 +400,9 @@ impl Coordinator {
             // A run that was started and stopped in this process is for its user to resume.
             let left = match self.only {
                 Some(_) if !paused && !self.gives_back => {
-                    self.end_claim(&held.claim, End::Failed, "stopped")
+                    self.end_claim(held.claim, End::Failed, "stopped").map_err(io::Error::from)
                 }
-                _ => self.setup.queue.release(&held.claim),
+                _ => self.setup.queue.release(held.claim),
             };
             if let Err(error) = left {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
@@ -411,13 +411,13 @@ impl Coordinator {
             // flight.
             let out = self.out.values().any(|out| out.run == held.drive.run.id);
             if self.only.is_some() && !out {
-                self.give_up_turn(&mut held);
+                self.give_up_turn(held.turn.take(), &held.drive.run.id);
             }
             let how = if paused { Left::Paused } else { Left::GivenBack };
             reports.left(&held.drive.run, how);
         }
         for (claim, _) in std::mem::take(&mut self.put_off) {
-            self.setup.queue.release(&claim)?;
+            self.setup.queue.release(claim)?;
         }
         Ok(())
     }
@@ -516,13 +516,9 @@ impl Coordinator {
             }
             let over = held.drive.is_over() || (held.cancelling && held.here == 0);
             if over && held.here == 0 {
-                match self.finish(&mut held, reports) {
-                    Ok(true) => continue,
-                    Ok(false) => {}
-                    Err(error) => {
-                        self.abandon(held, &error, reports);
-                        continue;
-                    }
+                match self.finish(held, reports) {
+                    Some(still_held) => held = still_held,
+                    None => continue,
                 }
             }
             held.drive.keep_up(SystemClock.now());

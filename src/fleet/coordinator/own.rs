@@ -16,15 +16,26 @@ use crate::base::host;
 use crate::base::ids::{RunId, TaskAttempt, counted};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk;
-use crate::engine::{Event, Record, RunStatus, StepStatus};
+use crate::engine::{Event, Record, Run, RunStatus, StepStatus};
 use crate::exec::Stop;
 use crate::fleet::systemd;
-use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish};
+use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Unfinished};
 use crate::run::drive::{self, Drive};
 use crate::run::open::{self, OpenError};
+use crate::settings::Config;
 use crate::store::lock::{self, LockError, RunLock};
-use crate::store::{History, LoadError, StoreError};
+use crate::store::{History, LoadError, Store, StoreError};
+use crate::workflow::Plan;
 use crate::workspace::PathError;
+
+/// A run that was read from its files.
+struct Opened {
+    config: Config,
+    plan: Plan,
+    store: Store,
+    run: Run,
+    stop: Stop,
+}
 
 impl Coordinator {
     pub(super) fn claim_runs(&mut self, reports: &mut dyn Reports) {
@@ -50,12 +61,12 @@ impl Coordinator {
     pub(super) fn take_up(&mut self, claim: Claim, reports: &mut dyn Reports) {
         let task = match run_of(&claim) {
             Ok(task) => task,
-            Err(reason) => return self.refuse(&claim, &reason, reports),
+            Err(reason) => return self.refuse(claim, &reason, reports),
         };
         match self.setup.workspace.check(&task.run_root) {
             Ok(()) => {}
             Err(error @ PathError::Io { .. }) => return self.put_off(claim, &error, reports),
-            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
+            Err(error) => return self.refuse(claim, &error.to_string(), reports),
         }
         let root = self.setup.workspace.root().join(&task.run_root);
         let lock = match lock::take(&root) {
@@ -74,12 +85,15 @@ impl Coordinator {
             Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
             Err(error) => return self.miss(claim, &root, &error, reports),
         };
-        match self.open(claim.clone(), &root, lock, reports) {
-            Ok(Some(held)) => self.begin(held, reports),
+        match self.open(&claim, &root) {
+            Ok(Some(opened)) => {
+                let held = self.own(claim, opened, &root, lock, reports);
+                self.begin(held, reports);
+            }
             Ok(None) => tracing::info!("{}: somebody else drives it", claim.name.task.file()),
             Err(error) if error.may_pass() => self.put_off(claim, &error, reports),
             Err(error @ OpenError::Unreadable(_)) => self.miss(claim, &root, &error, reports),
-            Err(error) => self.refuse(&claim, &error.to_string(), reports),
+            Err(error) => self.refuse(claim, &error.to_string(), reports),
         }
     }
 
@@ -92,7 +106,7 @@ impl Coordinator {
         let again = now + settings.beat;
         if !disk::machine().is_shared(root) || now >= since + settings.lease {
             self.missing.remove(&claim.name.stem());
-            return self.refuse(&claim, &error.to_string(), reports);
+            return self.refuse(claim, &error.to_string(), reports);
         }
         if since == now {
             let name = claim.name.task.file();
@@ -123,14 +137,20 @@ impl Coordinator {
     }
 
     /// Ends the task of a run that cannot be driven as failed, with the reason.
-    pub(super) fn refuse(&self, claim: &Claim, reason: &str, reports: &mut dyn Reports) {
-        reports.note(&format!("{}: {reason}", claim.name.task.file()));
-        if let Err(error) = self.end_claim(claim, End::Failed, reason) {
-            reports.note(&format!("{}: {error}", claim.name.task.file()));
+    pub(super) fn refuse(&self, claim: Claim, reason: &str, reports: &mut dyn Reports) {
+        let file = claim.name.task.file();
+        reports.note(&format!("{file}: {reason}"));
+        if let Err(Unfinished { error, .. }) = self.end_claim(claim, End::Failed, reason) {
+            reports.note(&format!("{file}: {error}"));
         }
     }
 
-    pub(super) fn end_claim(&self, claim: &Claim, end: End, message: &str) -> io::Result<Ending> {
+    pub(super) fn end_claim(
+        &self,
+        claim: Claim,
+        end: End,
+        message: &str,
+    ) -> Result<Ending, Unfinished> {
         let now = SystemClock.now();
         let record = match end {
             End::Processed => {
@@ -138,26 +158,35 @@ impl Coordinator {
             }
             _ => Record::refused(1, message, Map::new()),
         };
-        let status = documents::status(claim, &record, now, now);
-        let finish = Finish { claim: claim.clone(), end, status };
-        self.setup.queue.complete(&[finish]).remove(0)
+        let status = documents::status(&claim, &record, now, now);
+        self.setup.queue.complete_one(Finish { claim, end, status })
     }
 
-    pub(super) fn open(
-        &self,
-        claim: Claim,
-        root: &Path,
-        lock: Option<RunLock>,
-        reports: &mut dyn Reports,
-    ) -> Result<Option<Held>, OpenError> {
+    /// Opens a claimed run and begins its next term. Returns `None` if another coordinator drives
+    /// the run.
+    fn open(&self, claim: &Claim, root: &Path) -> Result<Option<Opened>, OpenError> {
         let away = |doing, source| {
             let path = root.to_owned();
             OpenError::State(LoadError::Disk(StoreError { doing, path, source }))
         };
         let (config, plan, mut store, run) = open::open(&self.setup.workspace, root)?;
-        let term = self.term(&claim, store.term()).map_err(|error| away("look after", error))?;
+        let term = self.term(claim, store.term()).map_err(|error| away("look after", error))?;
         let Some(term) = term else { return Ok(None) };
         store.begin_term(term);
+        let stop = Stop::new().map_err(|error| away("drive", error))?;
+        Ok(Some(Opened { config, plan, store, run, stop }))
+    }
+
+    /// Starts to own an opened run.
+    fn own(
+        &self,
+        claim: Claim,
+        opened: Opened,
+        root: &Path,
+        lock: Option<RunLock>,
+        reports: &mut dyn Reports,
+    ) -> Held {
+        let Opened { config, plan, store, run, stop } = opened;
         let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
@@ -178,9 +207,8 @@ impl Coordinator {
         };
         let masked = exec_env::secrets(&plan);
         let report = reports.about(&run, &site);
-        let stop = Stop::new().map_err(|error| away("drive", error))?;
         let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
-        Ok(Some(Held {
+        Held {
             claim,
             drive,
             report,
@@ -192,7 +220,7 @@ impl Coordinator {
             turn: None,
             cancelling: false,
             failing: false,
-        }))
+        }
     }
 
     /// Starts to drive a run. Attempts that were open in the previous owner's process are owed
@@ -213,7 +241,7 @@ impl Coordinator {
             let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
             if let Err(error) = recorded {
                 reports.note(&format!("run {run}: {error}"));
-                let _ = self.setup.queue.release(&held.claim);
+                let _ = self.setup.queue.release(held.claim);
                 return;
             }
         }
@@ -244,17 +272,12 @@ impl Coordinator {
         held.drive.tidy_up();
         self.forget_tasks(&held.drive.run.id);
         self.line.leave(&held.claim);
-        let _ = self.setup.queue.release(&held.claim);
+        let _ = self.setup.queue.release(held.claim);
         reports.left(&held.drive.run, Left::GivenBack);
     }
 
-    /// Ends a run that is over or cancelled. Returns true if this coordinator no longer holds the
-    /// run.
-    pub(super) fn finish(
-        &mut self,
-        held: &mut Held,
-        reports: &mut dyn Reports,
-    ) -> Result<bool, StoreError> {
+    /// Ends a run that is over or cancelled. Returns the run if this coordinator still holds it.
+    pub(super) fn finish(&mut self, mut held: Held, reports: &mut dyn Reports) -> Option<Held> {
         let run = held.drive.run.id.clone();
         let out = self.out.values().any(|out| out.run == run);
         if out && held.drive.is_over() {
@@ -265,19 +288,23 @@ impl Coordinator {
                 }
                 self.next_look = host::instant();
             }
-            return Ok(false);
+            return Some(held);
         }
         if held.cancelling && !held.drive.is_over() {
-            if self.out.values().any(|out| out.run == run) {
-                return Ok(false);
+            if out {
+                return Some(held);
             }
             let cancelled = Event::Cancelled { reason: None };
-            self.with(held, |drive, reins| drive.record(reins, cancelled))?;
+            let recorded = self.with(&mut held, |drive, reins| drive.record(reins, cancelled));
+            if let Err(error) = recorded {
+                self.abandon(held, &error, reports);
+                return None;
+            }
         }
         if let Err(error) = held.drive.rest(SystemClock.now()) {
             if error.source.kind() != io::ErrorKind::NotFound {
-                self.try_later(held, &error);
-                return Ok(false);
+                self.try_later(&mut held, &error);
+                return Some(held);
             }
             // The run's directory was removed: there is no place to store its state.
             reports.note(&format!("run {run}: {error}; it is over"));
@@ -289,12 +316,15 @@ impl Coordinator {
             RunStatus::Blocked => (End::Failed, "the run is blocked"),
             _ => (End::Failed, "the run failed"),
         };
-        let left = match self.end_claim(&held.claim, end, message) {
+        // A run that is over needs no turn.
+        self.line.leave(&held.claim);
+        let left = match self.end_claim(held.claim, end, message) {
             Ok(Ending::Committed) => Left::Ended(status),
             Ok(Ending::Fenced) => Left::Lost,
-            Err(error) => {
-                self.try_later(held, &error);
-                return Ok(false);
+            Err(Unfinished { finish, error }) => {
+                held.claim = finish.claim;
+                self.try_later(&mut held, &error);
+                return Some(held);
             }
         };
         // If another coordinator has the run, it must still see the cancel request.
@@ -302,12 +332,11 @@ impl Coordinator {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
         self.forget_tasks(&run);
-        self.line.leave(&held.claim);
         if left != Left::Lost {
-            self.give_up_turn(held);
+            self.give_up_turn(held.turn.take(), &run);
         }
         reports.left(&held.drive.run, left);
-        Ok(true)
+        None
     }
 
     /// Schedules another try after one heartbeat to end a run that is over. Logs the error only

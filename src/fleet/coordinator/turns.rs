@@ -10,7 +10,7 @@ use crate::base::host;
 use crate::base::ids::RunId;
 use crate::disk;
 use crate::queue::{Claim, TaskId};
-use crate::run::checkout::{Before, Suitor, Taken};
+use crate::run::checkout::{self, Before, Suitor, Taken};
 use crate::store::StoreError;
 
 /// The runs that wait for the checkout token, ordered by priority and then by age.
@@ -109,7 +109,7 @@ impl Coordinator {
         self.with(held, |drive, reins| drive.advance(reins))?;
         // The user's answer may take any time, and nothing is executed meanwhile.
         if is_paused(held) {
-            self.give_up_turn(held);
+            self.give_up_turn(held.turn.take(), &held.drive.run.id);
         }
         Ok(())
     }
@@ -169,13 +169,13 @@ impl Coordinator {
         false
     }
 
-    /// Releases the checkout token, if this run holds it.
-    pub(super) fn give_up_turn(&mut self, held: &mut Held) {
-        let Some(turn) = held.turn.take() else { return };
+    /// Releases the checkout token that `run` holds, if any.
+    pub(super) fn give_up_turn(&mut self, turn: Option<checkout::Held>, run: &RunId) {
+        let Some(turn) = turn else { return };
         let queue = &self.setup.queue;
         if let Err(error) = turn.give_up(queue) {
             // The next requester finds that no process uses the token and takes it.
-            tracing::warn!("run {}: cannot give up its turn: {error}", held.drive.run.id);
+            tracing::warn!("run {run}: cannot give up its turn: {error}");
         }
         // Leave other coordinators a chance, even if this one always has runs in line.
         let me = queue.me();

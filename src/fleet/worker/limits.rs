@@ -152,8 +152,9 @@ impl Shop {
 
     /// Releases a task that reached a limit, and reports it.
     pub(super) fn give_back(&self, claim: Claim, doing: &Doing, pass: &Pass) {
-        let released = self.setup.queue.release(&claim);
-        self.running().remove(&claim.name.stem());
+        let stem = claim.name.stem();
+        let released = self.setup.queue.release(claim);
+        self.running().remove(&stem);
         let note = pass.parked();
         *self.parked() = note.as_ref().map(|note| note.wait());
         let why = note.map(|note| told_in_short(&note)).unwrap_or_default();

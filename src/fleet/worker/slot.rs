@@ -28,7 +28,7 @@ use crate::fleet::member::{self};
 use crate::free_task::answer::Done;
 use crate::free_task::parse::FreeTask;
 use crate::free_task::result;
-use crate::queue::{Claim, Claimed, End, Ending, Finish};
+use crate::queue::{Claim, Claimed, End, Ending, Finish, Unfinished};
 
 impl Shop {
     /// Claims and executes tasks until the worker closes or has no reason to continue.
@@ -81,7 +81,7 @@ impl Shop {
         };
         let Some(pass) = pass.or_else(|| self.may_ask(&work)) else {
             // A limit was reached after the task was checked.
-            let _ = self.setup.queue.release(&claim);
+            let _ = self.setup.queue.release(claim);
             return;
         };
         let stop = match Stop::new() {
@@ -222,8 +222,9 @@ impl Shop {
             status.insert("error".into(), error);
             return self.end(Finish { claim, end: End::Cancelled, status }, doing.clone());
         }
-        let released = self.setup.queue.release(&claim);
-        self.running().remove(&claim.name.stem());
+        let stem = claim.name.stem();
+        let released = self.setup.queue.release(claim);
+        self.running().remove(&stem);
         let how = match released {
             Ok(Ending::Committed) => "given back",
             Ok(Ending::Fenced) => "lost to another worker",
@@ -249,16 +250,17 @@ impl Shop {
         let mut failing = false;
         loop {
             let (finishes, doings): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-            let endings = self.setup.queue.complete(&finishes);
+            let results: Vec<EndReport> = finishes.iter().map(EndReport::new).collect();
+            let endings = self.setup.queue.complete(finishes);
             group = Vec::new();
-            for ((finish, doing), ending) in finishes.into_iter().zip(doings).zip(endings) {
+            for ((result, doing), ending) in results.into_iter().zip(doings).zip(endings) {
                 match ending {
-                    Ok(ending) => self.ended(&finish, &doing, ending),
-                    Err(error) => {
+                    Ok(ending) => self.ended(result, &doing, ending),
+                    Err(Unfinished { finish, error }) => {
                         if !std::mem::replace(&mut failing, true) {
                             tracing::warn!("cannot end task {}: {error}; tried again", doing.id);
                         }
-                        group.push((finish, doing));
+                        group.push((*finish, doing));
                     }
                 }
             }
@@ -269,25 +271,37 @@ impl Shop {
         }
     }
 
-    pub(super) fn ended(&self, finish: &Finish, doing: &Doing, ending: Ending) {
-        self.running().remove(&finish.claim.name.stem());
-        let how = match (ending, finish.end) {
+    fn ended(&self, report: EndReport, doing: &Doing, ending: Ending) {
+        self.running().remove(&report.stem);
+        let how = match (ending, report.end) {
             (Ending::Committed, End::Processed) => "done".to_owned(),
-            (Ending::Committed, End::Failed) => format!("failed: {}", why_failed(finish)),
+            (Ending::Committed, End::Failed) => format!("failed: {}", report.reason),
             (Ending::Committed, End::Cancelled) => "cancelled".to_owned(),
             (Ending::Fenced, _) => "too late: another worker has it".to_owned(),
         };
         if ending == Ending::Committed {
             self.done.fetch_add(1, Ordering::SeqCst);
-            self.failed.fetch_add(usize::from(finish.end != End::Processed), Ordering::SeqCst);
+            self.failed.fetch_add(usize::from(report.end != End::Processed), Ordering::SeqCst);
         }
         self.audience.ended(doing, &how, host::since(doing.since));
     }
 }
 
-pub(super) fn why_failed(finish: &Finish) -> String {
-    let message = finish.status.get("message").and_then(Value::as_str).unwrap_or_default();
-    message.lines().next().unwrap_or_default().to_owned()
+/// The parts of a [`Finish`] that the worker reports after the task has ended.
+struct EndReport {
+    /// Key of the task in the worker's list of running tasks.
+    stem: String,
+    end: End,
+    /// First line of the status message.
+    reason: String,
+}
+
+impl EndReport {
+    fn new(finish: &Finish) -> EndReport {
+        let message = finish.status.get("message").and_then(Value::as_str).unwrap_or_default();
+        let reason = message.lines().next().unwrap_or_default().to_owned();
+        EndReport { stem: finish.claim.name.stem(), end: finish.end, reason }
+    }
 }
 
 pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {

@@ -82,14 +82,14 @@ fn a_group_is_ended_each_by_its_own_move() {
         one.enqueue(&tasks).unwrap();
         let claims: Vec<Claim> = std::iter::from_fn(|| take(&one)).collect();
         // The third is taken away meanwhile.
-        two.release(&claims[2]).unwrap();
+        two.release(claims[2].clone()).unwrap();
         let ends = [End::Processed, End::Failed, End::Processed, End::Cancelled];
         let group: Vec<Finish> = claims
             .iter()
             .zip(ends)
             .map(|(claim, end)| Finish { claim: claim.clone(), end, status: done() })
             .collect();
-        let results: Vec<Ending> = one.complete(&group).into_iter().map(Result::unwrap).collect();
+        let results: Vec<Ending> = one.complete(group).into_iter().map(Result::unwrap).collect();
         use Ending::{Committed, Fenced};
         assert_eq!(results, [Committed, Committed, Fenced, Committed]);
         let ended = |end, batch| two.ended(end, batch).unwrap();
@@ -132,7 +132,7 @@ fn a_durable_group_on_the_real_disk_is_whole_and_in_order() {
         .iter()
         .map(|claim| Finish { claim: claim.clone(), end: End::Processed, status: status(claim) })
         .collect();
-    assert!(one.complete(&group).into_iter().all(|result| result.unwrap() == Ending::Committed));
+    assert!(one.complete(group).into_iter().all(|result| result.unwrap() == Ending::Committed));
     for claim in &claims {
         let told = one.ended_by_holder("day", &claim.name).unwrap();
         assert_eq!(told, Some((End::Processed, status(claim))));
@@ -149,10 +149,10 @@ fn the_same_end_twice_is_one_end_and_another_one_is_fenced() {
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Committed);
         let other = object(json!({ "success": false, "ticket": "secret" }));
         let again = Finish { claim: claim.clone(), end: End::Processed, status: other };
-        assert_eq!(one.complete(&[again]).pop().unwrap().unwrap(), Ending::Committed);
+        assert_eq!(one.complete_one(again).unwrap(), Ending::Committed);
         assert_eq!(one.status(End::Processed, "day", &claim.name).unwrap(), Some(done()));
         assert_eq!(finish(&one, &claim, End::Failed).unwrap(), Ending::Fenced);
-        assert_eq!(one.release(&claim).unwrap(), Ending::Fenced);
+        assert_eq!(one.release(claim).unwrap(), Ending::Fenced);
         assert!(one.ended(End::Failed, "day").unwrap().is_empty());
     });
 }
@@ -163,7 +163,7 @@ fn what_is_given_back_comes_again_and_fences_whoever_had_it() {
         let (one, two) = (open(disk, root, "one"), open(disk, root, "two"));
         one.enqueue(&[task(1, 5)]).unwrap();
         let claim = take(&one).unwrap();
-        assert_eq!(one.release(&claim).unwrap(), Ending::Committed);
+        assert_eq!(one.release(claim.clone()).unwrap(), Ending::Committed);
         let again = take(&two).unwrap();
         assert_eq!((again.name.task.attempt, again.name.task.crashes), (TaskAttempt::new(2), 0));
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Fenced);

@@ -64,7 +64,7 @@ impl Log {
             status: done(),
         };
         let group: Vec<Finish> = ends.iter().map(finish).collect();
-        for (result, (claim, end)) in queue.complete(&group).into_iter().zip(ends) {
+        for (result, (claim, end)) in queue.complete(group).into_iter().zip(ends) {
             if result? == Ending::Committed {
                 self.committed.insert(number(&claim.task), (claim.name, end));
             }
@@ -112,7 +112,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     }
     let (one, two, three) = (held[0].clone(), held[1].clone(), held[2].clone());
     log.complete(&first, vec![(one, End::Processed), (two.clone(), End::Failed)])?;
-    first.release(&three)?;
+    first.release(three)?;
     // From here on it may be executed again.
     log.committed.remove(&2);
 

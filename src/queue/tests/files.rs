@@ -124,7 +124,7 @@ fn a_directory_that_was_removed_is_made_again() {
     one.beat().unwrap();
     let third = take(&one).unwrap();
     sim.take_away(&one.layout.inbox("qa"));
-    assert_eq!(one.release(&third).unwrap(), Ending::Committed);
+    assert_eq!(one.release(third).unwrap(), Ending::Committed);
     assert_eq!(labels(&one.waiting("qa").unwrap()), ["t3"]);
 }
 
@@ -137,7 +137,7 @@ fn all_refuse(queue: &Queue, claim: &Claim) {
         ("claim", queue.claim("qa").err()),
         ("claim_this", queue.claim_this("qa", &name).err()),
         ("complete", finish(queue, claim, End::Processed).err()),
-        ("release", queue.release(claim).err()),
+        ("release", queue.release(claim.clone()).err()),
         ("reap", queue.reap("dead").err()),
         ("adopt_surprises", queue.adopt_surprises(&known).err()),
         ("agents", queue.agents().err()),
@@ -181,7 +181,7 @@ fn a_volume_that_is_gone_is_not_an_empty_one() {
     for verb in [one.claim("qa").err(), one.waiting("qa").err(), one.claims("qa").err()] {
         assert!(verb.unwrap().to_string().contains("is not there"));
     }
-    assert!(one.has_waiting("qa").is_err() && one.release(&claim).is_err());
+    assert!(one.has_waiting("qa").is_err() && one.release(claim).is_err());
 }
 
 #[test]

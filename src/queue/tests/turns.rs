@@ -12,7 +12,7 @@ use crate::base::host::lock;
 fn claim(number: u64) -> Claim {
     let task = task(number, 5);
     let name = ClaimName { task: task.name.clone(), worker: "w".into(), claim: "c".into() };
-    Claim { name, agent: "qa".into(), task }
+    Claim::new(name, "qa", task)
 }
 
 #[test]
