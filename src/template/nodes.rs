@@ -190,23 +190,6 @@ impl NodeText {
         NodeText { pieces }
     }
 
-    /// Rewrites the plain parts of the text. `write` gets the position of each part, where a value
-    /// counts as one byte.
-    pub(crate) fn with_texts(mut self, write: impl Fn(usize, &str) -> String) -> NodeText {
-        let mut at = 0;
-        for piece in &mut self.pieces {
-            at += match piece {
-                Piece::Var(_) | Piece::Ref(_) => 1,
-                Piece::Text(text) => {
-                    let length = text.len();
-                    *text = write(at, text);
-                    length
-                }
-            };
-        }
-        self
-    }
-
     pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }

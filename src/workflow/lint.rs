@@ -26,6 +26,8 @@ pub(crate) const LONG_TIMEOUT: &str = "long-timeout";
 pub(crate) const SHELL_IN_GLOB: &str = "shell-in-glob";
 /// A value becomes part of a shell script's text.
 pub(crate) const SHELL_VALUE: &str = "shell-value";
+/// The fix for [`SHELL_VALUE`] in a script.
+pub(crate) const SHELL_ARGUMENT: &str = "pass it as an argument: `sh -c 'echo \"$1\"' sh VALUE`";
 /// A file, program, provider or secret is missing on this machine.
 pub(crate) const MISSING_HERE: &str = "missing-here";
 /// A step is unreachable.

@@ -158,11 +158,8 @@ fn node_text(bytes: &[u8]) {
     let parsed = NodeText::parse(&text);
     assert_eq!(NodeText::parse(&parsed.source()).source(), parsed.source());
     let layout = Layout::of_node(&parsed);
-    assert_eq!(layout.spots.len(), parsed.values().count());
-    layout.mend_node(parsed.clone());
-    let script = shell::Script::read(parsed);
-    script.misplaced();
-    script.refused();
+    assert_eq!(layout.values.len(), parsed.values().count());
+    assert!(shell::Script::read(parsed).values().all(|(at, ..)| at < text.len()));
     crate::template::nodes::positional(&text, &["one", "", "three"]);
 }
 
@@ -181,9 +178,9 @@ fn spell(bytes: &[u8]) {
     let _ = spell.value(&data, &no_includes);
     spell.reads(&|path| path.len() % 2 == 0);
     spell.included();
-    shell::refused_in_spell(&spell);
-    if let Ok(mut pieces) = spell.pieces(&data, &no_includes) {
-        Layout::of_pieces(&pieces).mend_pieces(&mut pieces);
+    shell::values_of_spell(&spell);
+    if let Ok(pieces) = spell.pieces(&data, &no_includes) {
+        Layout::of_pieces(&pieces);
     }
 }
 

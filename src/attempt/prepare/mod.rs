@@ -11,6 +11,8 @@ mod node;
 pub(crate) mod refs;
 mod results;
 mod shell;
+#[cfg(test)]
+mod shell_tests;
 mod spell;
 
 use std::collections::BTreeMap;

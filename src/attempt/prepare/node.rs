@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::refs::{Found, Into, Values};
-use super::shell::{self, spill_path};
+use super::shell::{self, Expansions, spill_path};
 use super::{Prepared, Preparing, Refusal};
 use crate::agent::answer;
 use crate::attempt::command_line::{self, Question};
@@ -110,17 +110,16 @@ impl Preparing<'_> {
     /// Fills a text, and returns it with the variables that carry values to a shell script.
     fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
-        let filled = if into == Into::Shell {
-            let mut layout = Layout::of_node(text);
-            values.expansions.spots = std::mem::take(&mut layout.spots).into();
-            for (var, reading) in &layout.ours {
-                let value = values.variable(*var)?;
-                values.expansions.demand(&format!("`{var}`"), &value, *reading);
+        if into == Into::Shell {
+            values.expansions = Expansions::new(Layout::of_node(text), &self.root);
+            let source = text.source();
+            for var in Var::ALL.into_iter().filter(|var| shell::names(&source, var.name())) {
+                // An error of the variable is reported where the script's environment is made.
+                let value = values.variable(var).unwrap_or_default();
+                values.expansions.check_value(&format!("`{var}`"), &value, None);
             }
-            layout.mend_node(text.clone()).render(&mut values)
-        } else {
-            text.render(&mut values)
-        };
+        }
+        let filled = text.render(&mut values);
         let (warnings, mut expansions) = (values.warnings, values.expansions);
         self.warn_all(warnings);
         self.leave_spilled(std::mem::take(&mut expansions.spilled))?;

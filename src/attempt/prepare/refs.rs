@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
             into,
             root,
             warnings: Vec::new(),
-            expansions: Expansions { root: root.to_owned(), ..Expansions::default() },
+            expansions: Expansions::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::Refusal;
 use crate::template::nodes::Var;
-use crate::workflow::shell::{self, Quotes, RECKON, Reading, Spot};
+use crate::workflow::shell::{Evaluation, Layout, Place, ValueUse};
 
 /// Maximum number of characters of a value in a variable; longer values go to a file.
 const SPILL_CHARS: usize = 32_768;
@@ -15,151 +15,98 @@ const SPILL_CHARS: usize = 32_768;
 /// Maximum total size of the values in a script's environment; further values go to files.
 const ENV_BYTES: usize = 512 * 1024;
 
+/// Texts that bash may execute in a value that a script evaluates.
+const EXECUTABLE: [&str; 6] = ["`", "$(", "${", "[", "<(", ">("];
+
 /// The values to insert into a script.
 #[derive(Default)]
 pub(crate) struct Expansions {
     /// Placeholder for the run's directory.
-    pub root: String,
-    /// Positions of the values that are not inserted yet.
-    pub spots: VecDeque<Option<Spot>>,
+    root: String,
+    /// The values that are not inserted yet.
+    values: VecDeque<ValueUse>,
+    /// The first construct of the script that evaluates text.
+    evaluates: Option<Evaluation>,
     /// The variables that carry the values.
-    pub env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, String)>,
     /// Texts that go to files: digest and content.
-    pub spilled: Vec<(String, String)>,
-    /// The reason why a value cannot be inserted at its position, if any.
-    pub refused: Option<String>,
+    pub(crate) spilled: Vec<(String, String)>,
+    /// The reason why a value cannot be inserted, if any.
+    refused: Option<String>,
 }
 
 impl Expansions {
+    pub(crate) fn new(layout: Layout, root: &str) -> Expansions {
+        let Layout { values, evaluates } = layout;
+        Expansions { root: root.to_owned(), values: values.into(), evaluates, ..Default::default() }
+    }
+
     /// Returns the script text that represents a value. `what` is the author's name for it. A
     /// `bare` value can be a word without quotes.
     pub(crate) fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
-        let spot = self.spots.pop_front().flatten();
-        if text.contains('\0') && spot != Some(Spot::Comment) {
-            let why = format!("{what} has a NUL in it, as no variable of a shell can");
-            self.refused.get_or_insert(why);
+        let Some(used) = self.values.pop_front() else { return String::new() };
+        if used.place == Place::Comment {
             return String::new();
         }
-        if let Some(text) = self.put_text(spot, what, text) {
-            return text;
+        if text.contains('\0') {
+            self.refuse(|| format!("{what} has a NUL in it, as no variable of a shell can"));
+            return String::new();
         }
-        let safe = text.to_owned();
-        if spot.is_none() && bare {
-            return safe;
+        if let Some(fix) = used.place.fix() {
+            self.refuse(|| format!("{what} is {}; {fix}", used.place.name()));
+            return String::new();
         }
-        let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
-        let value = if fits { format!("${{{}}}", self.variable(safe)) } else { self.spill(safe) };
-        quoted(spot, &value)
+        self.check_value(what, text, used.run_by.as_ref());
+        if used.place == Place::Word && bare {
+            return text.to_owned();
+        }
+        let fits = text.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
+        let value = if fits { format!("${{{}}}", self.variable(text)) } else { self.spill(text) };
+        quoted(used.place, &value)
     }
 
     /// Returns the script text that represents a variable in the script's environment. Returns
     /// `None` to keep the variable's name: the script's author quotes user text.
     pub(crate) fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
-        let spot = self.spots.pop_front().flatten();
-        match spot {
-            Some(Spot::HereText) if var.is_user_text() => return Some(shell::escaped_name(var)),
-            Some(Spot::List(_)) if var.is_user_text() => {
-                self.list(&format!("`{var}`"), text);
-                return None;
-            }
-            Some(Spot::Numbers(_)) if var.is_user_text() => {
-                self.numbers(&format!("`{var}`"), text);
-                return None;
-            }
-            Some(Spot::Arithmetic { .. } | Spot::Name | Spot::Refused(_)) => {}
+        let used = self.values.pop_front()?;
+        let run_by = used.run_by.as_ref().filter(|_| used.place != Place::Comment);
+        self.check_value(&format!("`{var}`"), text, run_by);
+        let place = used.place;
+        match place.fix().filter(|_| place != Place::SingleQuotes) {
             _ if var.is_user_text() => return None,
-            _ => {}
+            Some(fix) => self.refuse(|| format!("`{var}` is {}; {fix}", place.name())),
+            None => {}
         }
-        let put = self.put_text(spot, &format!("`{var}`"), text);
-        put.or_else(|| Some(quoted(spot, &format!("${{{}}}", var.name()))))
+        Some(quoted(place, &format!("${{{}}}", var.name())))
     }
 
-    /// Returns text to insert literally, for positions where it cannot be script.
-    fn put_text(&mut self, spot: Option<Spot>, what: &str, text: &str) -> Option<String> {
-        match spot? {
-            Spot::Comment => Some(String::new()),
-            Spot::Arithmetic { quoted } => Some(self.reckon(what, text, quoted)),
-            Spot::Name => Some(self.name(what, text)),
-            Spot::Numbers(_) => {
-                self.numbers(what, text);
-                None
-            }
-            Spot::List(_) => {
-                self.list(what, text);
-                None
-            }
-            Spot::Refused(why) => {
-                let why = format!("{what} stands {}; {}", why.place(), why.cure());
-                self.refused.get_or_insert(why);
-                Some(String::new())
-            }
-            _ => None,
+    /// Refuses a value that the script could execute. `run_by` is the construct that runs the value
+    /// as part of a script, if there is one.
+    ///
+    /// Only a plain word can be part of a script. Elsewhere in a script that evaluates text, a
+    /// value must not contain code. The check does not follow values through the script.
+    pub(crate) fn check_value(&mut self, what: &str, text: &str, run_by: Option<&Evaluation>) {
+        if let Some(Evaluation { line, construct }) = run_by.filter(|_| !is_plain_word(text)) {
+            self.refuse(|| {
+                format!(
+                    "line {line} of the script runs text as a script (`{construct}`), and {what} \
+                     in it is not a plain word"
+                )
+            });
         }
-    }
-
-    /// Returns a number unchanged. Bash would evaluate anything else as an expression, with its
-    /// commands.
-    fn reckon(&mut self, what: &str, text: &str, quoted: bool) -> String {
-        let number = text.trim();
-        let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
-        match digits {
-            "" if number.is_empty() && quoted => String::new(),
-            "" if number.is_empty() => "\"\"".to_owned(),
-            _ if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                number.to_owned()
-            }
-            _ => {
-                let why = format!("{what} stands in arithmetic and is no whole number");
-                self.refuse(&why, number, Some(RECKON))
-            }
+        let code = EXECUTABLE.iter().find(|code| text.contains(**code));
+        if let (Some(Evaluation { line, construct }), Some(code)) = (self.evaluates.clone(), code) {
+            self.refuse(|| {
+                format!(
+                    "line {line} of the script evaluates text (`{construct}`), and bash could \
+                     execute {what}, which contains `{code}`"
+                )
+            });
         }
     }
 
-    /// Checks a list of numbers. Bash evaluates each of them.
-    fn numbers(&mut self, what: &str, text: &str) {
-        for word in text.split_ascii_whitespace() {
-            self.reckon(what, word, true);
-        }
-    }
-
-    /// Returns a plain name unchanged. Bash would evaluate a subscript in anything else, with its
-    /// commands.
-    fn name(&mut self, what: &str, text: &str) -> String {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        if !text.is_empty() && text.bytes().all(plain) {
-            return text.to_owned();
-        }
-        self.refuse(&format!("{what} stands where a variable is named and is no name"), text, None)
-    }
-
-    /// Refuses a value with a parenthesis: bash executes nothing in a value that is not a list.
-    fn list(&mut self, what: &str, text: &str) {
-        if text.contains('(') {
-            let why = format!(
-                "{what} stands where bash looks for a list, and has a parenthesis in it (set it \
-                 without `declare`: `name=VALUE`)"
-            );
-            self.refuse(&why, text, None);
-        }
-    }
-
-    /// Checks the value of a variable that the script reads by its name in this way.
-    pub(crate) fn demand(&mut self, what: &str, text: &str, reading: Reading) {
-        match reading {
-            Reading::Number => _ = self.reckon(what, text, true),
-            Reading::Numbers => self.numbers(what, text),
-            Reading::Name => _ = self.name(what, text),
-            Reading::List | Reading::Declared => self.list(what, text),
-            // Refused at load time, where an author wrote it.
-            Reading::Script => {}
-        }
-    }
-
-    fn refuse(&mut self, why: &str, text: &str, cure: Option<&str>) -> String {
-        let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
-        let cure = cure.map(|cure| format!("; {cure}")).unwrap_or_default();
-        self.refused.get_or_insert_with(|| format!("{why}: `{shown}`{cure}"));
-        String::new()
+    fn refuse(&mut self, why: impl FnOnce() -> String) {
+        self.refused.get_or_insert_with(why);
     }
 
     fn env_bytes(&self) -> usize {
@@ -167,24 +114,22 @@ impl Expansions {
     }
 
     /// Puts a value into a new variable, and returns the variable's name.
-    fn variable(&mut self, value: String) -> String {
+    fn variable(&mut self, value: &str) -> String {
         let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
-        self.env.push((name.clone(), value));
+        self.env.push((name.clone(), value.to_owned()));
         name
     }
 
-    fn spill(&mut self, text: String) -> String {
+    fn spill(&mut self, text: &str) -> String {
         let digest = crate::base::digest::sha256(text.as_bytes());
         // The path is also untrusted text, so it goes into a variable too.
-        let name = self.variable(format!("{}/{}", self.root, spill_path(&digest)));
-        self.spilled.push((digest, text));
+        let path = format!("{}/{}", self.root, spill_path(&digest));
+        let name = self.variable(&path);
+        self.spilled.push((digest, text.to_owned()));
         format!("$(cat \"${{{name}}}\")")
     }
-}
 
-impl Expansions {
-    /// Refuses a script in which bash would execute a value, or would calculate with a value that
-    /// is not a number.
+    /// Returns an error if a value cannot be inserted.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         match &self.refused {
             Some(why) => Err(Refusal::new(format!("a value cannot be put into the script: {why}"))),
@@ -193,8 +138,13 @@ impl Expansions {
     }
 }
 
+/// Returns true if no shell gives a meaning to any character of a text.
+fn is_plain_word(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c))
+}
+
 /// Returns true if a script contains a name as a separate word.
-pub(super) fn names(source: &str, name: &str) -> bool {
+pub(crate) fn names(source: &str, name: &str) -> bool {
     let word =
         |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     let bytes = source.as_bytes();
@@ -204,22 +154,17 @@ pub(super) fn names(source: &str, name: &str) -> bool {
     })
 }
 
-/// Quotes an expansion as its position requires.
-fn quoted(spot: Option<Spot>, value: &str) -> String {
-    match spot {
-        Some(Spot::Double | Spot::HereDocument | Spot::HereText) => value.to_owned(),
-        Some(Spot::List(Quotes::Double) | Spot::Numbers(Quotes::Double)) => value.to_owned(),
-        Some(Spot::Escaped | Spot::List(Quotes::Escaped) | Spot::Numbers(Quotes::Escaped)) => {
-            format!("'\"{value}\"$'")
-        }
-        Some(Spot::Single | Spot::List(Quotes::Single) | Spot::Numbers(Quotes::Single)) => {
-            format!("'\"{value}\"'")
-        }
+/// Quotes an expansion as its place requires.
+fn quoted(place: Place, value: &str) -> String {
+    match place {
+        Place::DoubleQuotes | Place::HereDocument | Place::Arithmetic => value.to_owned(),
+        Place::SingleQuotes => format!("'\"{value}\"'"),
+        Place::Comment => String::new(),
         _ => format!("\"{value}\""),
     }
 }
 
 /// Returns the path of a long text, relative to the run's directory.
-pub(super) fn spill_path(digest: &str) -> String {
+pub(crate) fn spill_path(digest: &str) -> String {
     format!("values/{}.txt", &digest[..32])
 }

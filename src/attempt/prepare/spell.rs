@@ -63,11 +63,8 @@ impl Preparing<'_> {
     pub(super) fn spell_script(&mut self, script: &Spell) -> Result<Prepared, Refusal> {
         let data = Value::Object(self.variables(None)?);
         let read = |path: &str| self.read_kept(path);
-        let mut pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
-        let mut layout = Layout::of_pieces(&pieces);
-        let spots = std::mem::take(&mut layout.spots).into();
-        layout.mend_pieces(&mut pieces);
-        let mut expansions = Expansions { spots, root: self.root.clone(), ..Expansions::default() };
+        let pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
+        let mut expansions = Expansions::new(Layout::of_pieces(&pieces), &self.root);
         let put = |piece: &Piece| match piece {
             Piece::Text(written) => written.clone(),
             Piece::Value(value) => expansions.put("a value", value, false),

@@ -7,7 +7,7 @@ pub(crate) mod names;
 pub(crate) mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
@@ -18,8 +18,8 @@ use super::plan::{
 };
 use super::schema::steps::STEP;
 use super::schema::{Table, grimoire as shape};
-use super::{Configured, shell, spells, steps};
-use crate::template::spell::Spell;
+use super::{Configured, lint, shell, spells, steps};
+use crate::template::spell::{Fault, Spell};
 use crate::workflow::dialects::{self, Format};
 use crate::workflow::fields::{Fields, Findings, suggest};
 use crate::workflow::plan::Dialect;
@@ -316,10 +316,35 @@ fn script(fields: &Fields) -> Option<Step> {
     let timeout = fields.duration("timeout", "").unwrap_or(SCRIPT_TIMEOUT);
     fields.required("command")?;
     let script = spells::template(fields, "command")?;
-    for fault in shell::refused_in_spell(&script) {
-        fields.findings.add(Problem::from(&fault));
-    }
+    check_values(fields, &script);
     Some(whole(Action::Shell { script: ShellText::Spell(script) }, Some(timeout)))
+}
+
+/// Reports values of a script at places where a shell expands nothing, and warns of values that
+/// become part of another script.
+fn check_values(fields: &Fields, script: &Spell) {
+    let mut seen = BTreeSet::new();
+    for shell::SpellValue { fault, used } in shell::values_of_spell(script) {
+        let (fix, runner) = (used.place.fix(), used.runner());
+        let (message, hint) = match (fix, runner) {
+            (Some(fix), _) => (format!("a value is {}", used.place.name()), fix),
+            (None, Some(program)) => (
+                format!("a value becomes part of the script that `{program}` runs"),
+                lint::SHELL_ARGUMENT,
+            ),
+            (None, None) => continue,
+        };
+        // Several renderings have the same value.
+        if !seen.insert((fault.line, fault.column, message.clone())) {
+            continue;
+        }
+        let hint = hint.replace("VALUE", "{{…}}");
+        let problem = Problem::from(&Fault { message, ..fault }).hint(hint);
+        fields.findings.add(match fix {
+            Some(_) => problem,
+            None => problem.as_warning().lint(lint::SHELL_VALUE),
+        });
+    }
 }
 
 fn repeated(reading: &Reading, fields: &Fields, depth: usize) -> Option<Step> {

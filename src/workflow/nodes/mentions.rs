@@ -166,69 +166,38 @@ fn is_path(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
+/// Reports values at places where a shell expands nothing, and warns of values that become part of
+/// another script or are in quotes.
 fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written: &Written) {
-    let mut seen = BTreeSet::new();
-    for (at, value, why) in script.refused() {
-        if seen.insert((at, value.clone())) {
-            let message = format!("`{value}` stands {} in {what}", why.place());
-            findings.add(Problem::error(message).at(written.at(at, &value)).hint(why.cure()));
-        }
-    }
-    for (at, value) in script.escaped() {
-        let message = format!("`{value}` is put in all the same behind a backslash in {what}");
-        let hint = "there is no escape; to write it as it is, part it: `'$'id.output`";
-        let problem = Problem::warning(message).at(written.at(at, &value)).hint(hint);
-        findings.add(problem.lint(lint::QUOTED_REFERENCE));
-    }
-    let references = script.misplaced().into_iter();
-    let references = references.map(|(at, reference, spot)| (at, reference.to_string(), spot));
-    for (at, reference, spot) in references.chain(script.reckoned()) {
-        let refused = matches!(spot, shell::Spot::Refused(_));
-        if refused || !seen.insert((at, reference.clone())) {
-            continue;
-        }
-        let message = format!("`{reference}` stands {} in {what}", spot.name());
-        let hint = match spot {
-            shell::Spot::Arithmetic { .. } => {
-                format!(
-                    "there bash executes what stands in a value: the node fails if it is no whole \
-                     number; {}",
-                    shell::RECKON
-                )
-            }
-            shell::Spot::Numbers(_) => {
-                format!(
-                    "bash executes what stands in a value that it reckons with: the node fails if \
-                     a word of it is no whole number; {}",
-                    shell::RECKON
-                )
-            }
-            shell::Spot::Name => {
-                "there bash executes what stands in a value: the node fails if it is no name"
-                    .to_owned()
-            }
-            shell::Spot::List(_) => "there bash executes what stands in a list: the node fails if \
-                                     the value has a parenthesis in it; set it without `declare`"
-                .to_owned(),
-            _ => format!(
-                "it is one quoted word by itself, and other programs that read this language may \
-                 run what is in it: write `value={reference}` and then \"$value\""
-            ),
-        };
-        let at = written.at(at, &reference);
-        let problem = Problem::warning(message).at(at).hint(hint);
-        findings.add(problem.lint(lint::QUOTED_REFERENCE));
-    }
-    for (at, value) in script.passed() {
-        if seen.insert((at, value.clone())) {
-            let message = format!("`{value}` is reckoned with behind another program in {what}");
+    for (at, piece, used) in script.values() {
+        let (value, place) = (piece.to_string(), used.place);
+        let at = written.at(at, &value);
+        // A name that stays in the script can be anywhere. The other variables are text, which can
+        // be in single quotes.
+        let fix = place.fix().filter(|_| match piece {
+            Piece::Var(var) => !var.is_user_text() && place != shell::Place::SingleQuotes,
+            _ => true,
+        });
+        let trusted = matches!(piece, Piece::Var(var) if !var.is_user_text());
+        let quoted = matches!(piece, Piece::Ref(_)) && place != shell::Place::Word;
+        if let Some(fix) = fix {
+            let message = format!("`{value}` is {} in {what}", place.name());
+            let hint = fix.replace("VALUE", &value);
+            findings.add(Problem::error(message).at(at).hint(hint));
+        } else if let Some(program) = used.runner().filter(|_| !trusted) {
+            let message =
+                format!("`{value}` becomes part of the script that `{program}` runs in {what}");
+            let is_variable = matches!(piece, Piece::Var(_));
+            let argument = if is_variable { format!("\"{value}\"") } else { value };
+            let hint = lint::SHELL_ARGUMENT.replace("VALUE", &argument);
+            findings.add(Problem::warning(message).at(at).hint(hint).lint(lint::SHELL_VALUE));
+        } else if quoted {
+            let message = format!("`{value}` is {} in {what}", place.name());
             let hint = format!(
-                "bash executes what stands in a value that it reckons with, and what a program \
-                 prints is not checked; {}",
-                shell::RECKON
+                "write `value={value}` and then \"$value\": other programs that read this \
+                 language may run the value here"
             );
-            let problem = Problem::warning(message).at(written.at(at, &value)).hint(hint);
-            findings.add(problem.lint(lint::QUOTED_REFERENCE));
+            findings.add(Problem::warning(message).at(at).hint(hint).lint(lint::QUOTED_REFERENCE));
         }
     }
 }

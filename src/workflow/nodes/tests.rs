@@ -872,15 +872,21 @@ fn the_syntax_of_the_other_dialect_is_told() {
 
 #[test]
 fn references_in_quotes_of_a_shell_are_told() {
-    tells(&[(
-        "  - { id: b, bash: ls }\n  - id: a\n    depends_on: [b]\n    bash: |\n      \
-         echo \"$b.output\" \"$b.output\" $b.output\n      echo '$b.output.f'\n",
-        &[
-            "W8 `$b.output` stands in double quotes in `bash` of..write `value=$b.output`",
-            "W8 `$b.output` stands in double quotes in `bash` of node `a`",
-            "W9 `$b.output.f` stands in single quotes in `bash` of node `a`",
-        ],
-    )]);
+    tells(&[
+        (
+            "  - { id: b, bash: ls }\n  - id: a\n    depends_on: [b]\n    bash: |\n      \
+             echo \"$b.output\" \"$b.output\" $b.output\n",
+            &[
+                "W8 `$b.output` is in double quotes in `bash` of..write `value=$b.output`",
+                "W8 `$b.output` is in double quotes in `bash` of node `a`",
+            ],
+        ),
+        (
+            "  - { id: b, bash: ls }\n  \
+             - { id: a, depends_on: [b], bash: \"echo '$b.output.f'\" }\n",
+            &["E5 `$b.output.f` is in single quotes in `bash` of..before it: `'…'$b.output.f'…'`"],
+        ),
+    ]);
 }
 
 #[test]
