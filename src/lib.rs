@@ -16,6 +16,7 @@ mod yaml;
 mod disk;
 mod exec;
 mod git;
+mod lease;
 mod queue;
 mod settings;
 mod store;

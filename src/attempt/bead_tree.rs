@@ -14,7 +14,7 @@ use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::worktree::{
-    Block, Checkpoint, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why,
+    Block, Checkpoint, Checks, Hold, HoldRequest, HoldWait, Merge, Merged, TreeError, Trees, Why,
     Worktree,
 };
 
@@ -46,9 +46,10 @@ pub(crate) fn enter(
         let run = run_of(site);
         let (step, attempt) = (work.step.to_string(), work.attempt);
         let (run_id, mark) = (run.as_deref(), Some(mark));
-        let wants = Wants { run: run_id, step: &step, attempt, mark, lease: site.turns.lease };
+        let request =
+            HoldRequest { run: run_id, step: &step, attempt, mark, ttl: site.turns.lease };
         // Check only under the hold: while another execution works there, the state means nothing.
-        let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
+        let hold = wait_for(&trees, &id, &request, tree.wait(), stop)?;
         if let Some(base) = trees.refresh(&id)? {
             tracing::info!("worktree `{id}` was merged, and goes on from `{base}`");
         }
@@ -70,17 +71,17 @@ pub(crate) fn enter(
 fn wait_for(
     trees: &Trees,
     id: &BeadId,
-    wants: &Wants,
+    request: &HoldRequest,
     wait: Duration,
     stop: &Stop,
 ) -> Result<Hold, TreeError> {
-    let tell = |holder: &str| {
+    let report = |holder: &str| {
         tracing::info!(
             "step `{}` waits for worktree `{id}`: {holder} has it",
-            ids::shown(wants.step)
+            ids::shown(request.step)
         );
     };
-    let hold = trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })?;
+    let hold = trees.wait_for(id, request, &HoldWait { limit: wait, stop, report: &report })?;
     hold.clear_lock()?;
     Ok(hold)
 }
@@ -105,7 +106,7 @@ impl Entered {
         let step = work.step.to_string();
         let attempt = Attempt::new(work.attempt.number().max(times.number()));
         let why = Why { run: run.as_deref(), step: &step, attempt };
-        hold.still_holds()?;
+        hold.check()?;
         hold.clear_lock()?;
         trees.checkpoint(&tree.id, &why)
     }
@@ -143,7 +144,7 @@ impl Entered {
         }
         // A failed push loses nothing: the commit stays here, and the warning reaches users
         // elsewhere.
-        if push && let Err(error) = hold.still_holds().and_then(|()| trees.push(&tree.id)) {
+        if push && let Err(error) = hold.check().and_then(|()| trees.push(&tree.id)) {
             warnings.push(format!("`{}` is not pushed: {error}", tree.branch));
         }
         warn(site, record, warnings);
@@ -225,9 +226,9 @@ pub(crate) fn merge(
         let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
         let trees = Trees::open(site.cwd())?.patient(site.turns.remote, Some(stop));
         let name = step.to_string();
-        let (run_id, attempt, lease) = (Some(run.as_str()), work.attempt, site.turns.lease);
-        let wants = Wants { run: run_id, step: &name, attempt, mark: None, lease };
-        let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
+        let (run_id, attempt, ttl) = (Some(run.as_str()), work.attempt, site.turns.lease);
+        let request = HoldRequest { run: run_id, step: &name, attempt, mark: None, ttl };
+        let hold = wait_for(&trees, &id, &request, tree.wait(), stop)?;
         for warning in trees.bring(&id, tree.base.as_deref(), &tree.expects(), Some(&hold))? {
             warnings.push(format!("worktree `{id}`: {warning}"));
         }

@@ -56,7 +56,7 @@ impl Cleaning<'_> {
         let Some(holder) = view.holder.take_if(|_| view.holder_lives) else { return Ok(()) };
         let waits = matches!(self.judge(view), Fate::Goes(_));
         view.holder_lives =
-            !waits || trees.is_alive(&holder).map_err(|error| worktree::refused(&error))?;
+            !waits || trees.relieve(&view.id).map_err(|error| worktree::refused(&error))?.is_some();
         view.holder = Some(holder);
         Ok(())
     }

@@ -14,8 +14,8 @@ use crate::disk::fs::OnVolume as _;
 use crate::view::stderr::{Tamed, talk};
 use crate::workflow::bead;
 use crate::worktree::{
-    Block, Checks, Created, Merge, Merged, Patience, Removed, Saved, Scope, TreeError, Trees, View,
-    Wants, Way, Why,
+    Block, Checks, Created, HoldRequest, HoldWait, Merge, Merged, Removed, Saved, Scope, TreeError,
+    Trees, View, Way, Why,
 };
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -176,7 +176,7 @@ fn row(view: &View) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let count = |count: Option<u64>| or_dash(count.map(|count| count.to_string()));
     let holder = view.holder.as_ref().map(|holder| {
-        format!("{}{}", shown(&holder.step), if view.holder_lives { "" } else { " (dead)" })
+        format!("{}{}", shown(&holder.step.step), if view.holder_lives { "" } else { " (dead)" })
     });
     vec![
         view.id.to_string(),
@@ -277,7 +277,7 @@ fn short(commit: &str) -> &str {
 fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let why = Why { run: None, step: &args.step, attempt: Attempt::FIRST };
-    let hold = trees.hold(&id, &Wants::by_hand("checkpoint"));
+    let hold = trees.hold(&id, &HoldRequest::by_hand("checkpoint"));
     let done = hold.and_then(|_hold| trees.checkpoint(&id, &why));
     let done = done.map_err(|error| refused(&error))?;
     warn_left_out(&done.left_out);
@@ -369,9 +369,9 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
         wait,
     };
     let signals = signals::listen()?;
-    let tell = |holder: &str| around.say(format!("waiting for {holder}"));
-    let patience = Patience { wait, stop: &signals.stop, tell: &tell };
-    let held = trees.wait_for(&id, &Wants::by_hand("merge"), &patience);
+    let report = |holder: &str| around.say(format!("waiting for {holder}"));
+    let terms = HoldWait { limit: wait, stop: &signals.stop, report: &report };
+    let held = trees.wait_for(&id, &HoldRequest::by_hand("merge"), &terms);
     let mut removed = None;
     let merged = held.and_then(|hold| {
         let merged = trees.merge(&order, Some(&hold), &signals.stop)?;

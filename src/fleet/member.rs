@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use crate::base::host;
 use crate::base::time::{Clock, SystemClock};
 use crate::exec::{self, Stop};
+use crate::lease::death_watch::{DeathWatch, Evidence};
 use crate::queue::name::ENDING;
-use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{ClaimName, Queue, Reaped};
 use crate::settings::QueueSettings;
 

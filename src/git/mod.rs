@@ -7,7 +7,6 @@
 //! **Invariant:** a call states everything that it depends on. Variables such as `GIT_DIR`, which a
 //! hook has in its environment, do not reach it.
 
-pub(crate) mod heartbeat;
 pub(crate) mod lock;
 pub(crate) mod repo;
 

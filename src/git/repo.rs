@@ -86,7 +86,7 @@ impl Repo {
     }
 
     pub(crate) fn lock_within(&self, doing: &str, wait: Duration) -> Result<Lock, LockError> {
-        Lock::take(&self.common, doing, wait)
+        Lock::take(&self.home(), doing, wait)
     }
 
     /// Returns all worktrees. Call it under the lock, because the list cannot be read while a

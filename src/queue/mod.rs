@@ -32,7 +32,6 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod volume;
-pub(crate) mod watch;
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -25,7 +25,7 @@ use crate::run::{checkout, open, run_task};
 use crate::store::{self, History, lock};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Isolation, Step};
-use crate::worktree::Waiter;
+use crate::worktree::HoldingStep;
 
 /// Number of latest events to show.
 const EVENTS: usize = 5;
@@ -999,7 +999,7 @@ impl Walk<'_> {
         let (bead, isolation) = self.run.bead_of(at.step_of(self.plan))?;
         let tree = bead.get("id")?.as_str().filter(|_| isolation == Isolation::Worktree)?;
         let (run, step) = (Some(self.run.id.to_string()), at.path(self.plan).to_string());
-        self.board.waits_for_tree(tree, &Waiter { run, step, attempt: slot.attempts })
+        self.board.waits_for_tree(tree, &HoldingStep { run, step, attempt: slot.attempts })
     }
 
     fn waits_for(&self, at: &Address) -> Option<String> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{Board, one_line};
 use crate::base::ids::{Attempt, BeadId, TaskAttempt};
 use crate::workflow::bead::{Bead, is_file};
-use crate::worktree::{Trees, Waiter};
+use crate::worktree::{HoldingStep, Trees};
 
 /// Maximum size of a bead's file when its ID is read.
 const BEAD_BYTES: u64 = 1 << 20;
@@ -15,7 +15,7 @@ const BEAD_BYTES: u64 = 1 << 20;
 impl Board {
     /// Describes the worktree that an execution waits for, and its holder; `None` if it does not
     /// wait.
-    pub(super) fn waits_for_tree(&self, tree: &str, waiter: &Waiter) -> Option<String> {
+    pub(super) fn waits_for_tree(&self, tree: &str, waiter: &HoldingStep) -> Option<String> {
         let id = BeadId::parse(tree).ok()?;
         let holder = Trees::open(self.workspace.root()).ok()?.waits_for(&id, waiter)?;
         Some(one_line(&format!("`{id}`, which {holder} has")))
@@ -33,9 +33,11 @@ impl Board {
             Some(step) => {
                 let attempt = Attempt::deserialize(document.get("step_attempt")?).ok()?;
                 let (run, step) = (text("run_id").map(str::to_owned), step.to_owned());
-                Waiter { run, step, attempt }
+                HoldingStep { run, step, attempt }
             }
-            None => Waiter { run: None, step: task.to_owned(), attempt: attempt.of_free_task() },
+            None => {
+                HoldingStep { run: None, step: task.to_owned(), attempt: attempt.of_free_task() }
+            }
         };
         let of_step = || document.get("work")?.get("worktree")?.get("id")?.as_str();
         let of_bead =

@@ -12,7 +12,7 @@ pub(crate) enum TreeError {
     #[error(transparent)]
     Git(GitError),
     #[error(transparent)]
-    Lock(#[from] LockError),
+    Lock(LockError),
     #[error("{what}")]
     NoRepo { what: String },
     #[error("cannot {doing} `{}`: {source}", path.display())]
@@ -86,6 +86,15 @@ impl From<GitError> for TreeError {
         match error {
             GitError::Stopped { .. } => TreeError::Stopped,
             error => TreeError::Git(error),
+        }
+    }
+}
+
+impl From<LockError> for TreeError {
+    fn from(error: LockError) -> TreeError {
+        match error {
+            LockError::Stopped => TreeError::Stopped,
+            error => TreeError::Lock(error),
         }
     }
 }

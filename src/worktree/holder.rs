@@ -1,34 +1,28 @@
-//! The holder of a worktree. A worktree has one holder at a time.
+//! The holder of a worktree. A worktree has one holder at a time; other steps wait in the order of
+//! arrival. A hold is a [lease](crate::lease) in the metadata of the worktree.
 //!
-//! The liveness of a holder is visible ([`Presence`]): on its own machine by its process, on other
-//! machines by a heartbeat that stands still for no longer than its lease, which takes that long to
-//! detect ([`Trees::is_alive`]). [`lives`] checks only the process, returns at once, and counts a
-//! holder on another machine as alive.
-//!
-//! **Invariant:** the file is replaced only under the repository's lock, by a process that has read
-//! it under the same lock.
+//! **Invariant:** the processes that a dead holder left running in a worktree have ended before the
+//! next holder enters, as far as this is visible: on the machine on which the holder died.
 
-use std::io::ErrorKind;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::look::{named_dir, stays};
 use super::{TreeError, Trees};
 use crate::base::ids::{Attempt, BeadId, shown};
 use crate::base::process::Process;
-use crate::base::time::{Clock, SystemClock, Time};
-use crate::disk;
+use crate::base::time::Time;
 use crate::disk::fs::{self, OnVolume as _};
-use crate::exec;
-use crate::git::Lock;
-use crate::git::heartbeat::Presence;
-use crate::git::lock::owners;
+use crate::exec::{self, Stop};
+use crate::lease::{Blocker, Lease, LeaseDir, LeaseError, Limit, Owner, Request, Wait};
 
 /// A request for a worktree.
 #[derive(Clone, Debug)]
-pub(crate) struct Wants<'a> {
+pub(crate) struct HoldRequest<'a> {
     pub run: Option<&'a str>,
     pub step: &'a str,
     pub attempt: Attempt,
@@ -36,62 +30,85 @@ pub(crate) struct Wants<'a> {
     pub mark: Option<&'a str>,
     /// Time without a heartbeat after which others consider the holder dead. It must have stopped
     /// by then.
-    pub lease: Duration,
+    pub ttl: Duration,
 }
 
-impl<'a> Wants<'a> {
+impl<'a> HoldRequest<'a> {
     /// Returns the request of a user, outside any run.
-    pub(crate) fn by_hand(step: &'a str) -> Wants<'a> {
-        Wants { run: None, step, attempt: Attempt::FIRST, mark: None, lease: Duration::ZERO }
+    pub(crate) fn by_hand(step: &'a str) -> HoldRequest<'a> {
+        HoldRequest { run: None, step, attempt: Attempt::FIRST, mark: None, ttl: Duration::ZERO }
+    }
+
+    fn for_lease(&self, id: &BeadId) -> Request {
+        let HoldRequest { run, step, attempt, mark, ttl } = self;
+        Request {
+            purpose: format!("working in worktree `{id}`"),
+            details: json!({ "run": run, "step": step, "attempt": attempt, "mark": mark }),
+            ttl: *ttl,
+        }
     }
 }
 
-impl std::fmt::Display for Wants<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        name(f, self.step, self.attempt, self.run)
-    }
+/// The terms of a wait for a worktree.
+#[derive(Clone, Copy)]
+pub(crate) struct HoldWait<'a> {
+    /// Timeout.
+    pub limit: Duration,
+    pub stop: &'a Stop,
+    /// Called with a description of the current holder, whenever it changes.
+    pub report: &'a dyn Fn(&str),
 }
 
-fn name(
-    f: &mut std::fmt::Formatter<'_>,
-    step: &str,
-    attempt: Attempt,
-    run: Option<&str>,
-) -> std::fmt::Result {
-    write!(f, "step `{}`, attempt {attempt}", shown(step))?;
-    run.map_or(Ok(()), |run| write!(f, ", of run {run}"))
-}
-
-/// The holder of a worktree.
+/// A step that holds a worktree or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holder {
-    /// Unique token of this hold.
-    pub word: String,
+pub(crate) struct HoldingStep {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     pub step: String,
     pub attempt: Attempt,
-    #[serde(flatten, deserialize_with = "crate::base::json::flattened")]
+}
+
+/// The holder of a worktree.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Holder {
+    #[serde(flatten)]
+    pub step: HoldingStep,
+    #[serde(flatten)]
     pub process: Process,
     pub since: Time,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<String>,
-    #[serde(default)]
-    pub lease_ms: u64,
+    #[serde(skip)]
+    owner: Owner,
+}
+
+impl Holder {
+    /// Returns the holder that an owner describes, or `None` if it is not one.
+    fn new(owner: Owner) -> Option<Holder> {
+        let step = HoldingStep::deserialize(&owner.details).ok()?;
+        Some(Holder { step, process: owner.process.clone(), since: owner.since, owner })
+    }
+
+    /// Returns true if the holder's process runs. A process that is not visible from here counts as
+    /// running.
+    pub(crate) fn may_live(&self) -> bool {
+        self.owner.may_live()
+    }
 }
 
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Holder { run, step, attempt, process, .. } = self;
-        name(f, step, *attempt, run.as_deref())?;
-        write!(f, " (process {} on {})", process.pid, process.host)
+        let HoldingStep { run, step, attempt } = &self.step;
+        write!(f, "step `{}`, attempt {attempt}", shown(step))?;
+        run.as_ref().map_or(Ok(()), |run| write!(f, ", of run {run}"))?;
+        write!(f, " (process {} on {})", self.process.pid, self.process.host)
     }
 }
 
-/// Returns true if a holder's process runs. A process that is not visible from here counts as
-/// running.
-pub(crate) fn lives(holder: &Holder) -> bool {
-    !holder.process.is_beside(&Process::this()) || holder.process.lives_here()
+/// Describes the process that a request waits for.
+fn describe(blocker: &Blocker) -> String {
+    match blocker.owner.clone().and_then(Holder::new) {
+        Some(holder) => format!("{holder}{}", blocker.evidence()),
+        None => blocker.to_string(),
+    }
 }
 
 /// A hold on a worktree, released when dropped.
@@ -99,131 +116,128 @@ pub(crate) fn lives(holder: &Holder) -> bool {
 pub(crate) struct Hold {
     trees: Trees,
     pub id: BeadId,
-    pub holder: Holder,
-    /// True if the previous holder died on another machine, where its child processes may still
-    /// run.
+    /// True if a previous holder died on another machine, where its child processes may still run.
     from_afar: bool,
-    _presence: Presence,
+    /// `None` only while the value is dropped.
+    lease: Option<Lease>,
 }
 
 impl Trees {
-    fn holder_path(&self, id: &BeadId) -> PathBuf {
-        self.home(id).join("holder.json")
+    fn hold_dir(&self, id: &BeadId) -> PathBuf {
+        self.home(id).join(super::LEASE)
     }
 
     /// Takes a worktree, also from a dead holder. Returns [`TreeError::Held`] if the holder is
-    /// alive.
-    pub(crate) fn hold(&self, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
-        loop {
-            // A liveness check can take long, so it runs without the lock.
-            let seen = self.holder(id)?;
-            if let Some(holder) = &seen
-                && self.is_alive(holder)?
-            {
-                let (id, holder) = (id.to_string(), holder.to_string());
-                return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
-            }
-            let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
-            // Another process may have taken it first.
-            if self.holder(id)? == seen {
-                return self.take(lock, id, wants);
-            }
-        }
+    /// alive. Watches a holder on another machine until it sends a heartbeat or counts as dead.
+    pub(crate) fn hold(&self, id: &BeadId, request: &HoldRequest) -> Result<Hold, TreeError> {
+        self.acquire(id, request, &Wait::until_known(self.stop.as_ref()), Duration::ZERO)
     }
 
-    /// Takes a worktree that has no live holder. Then ends the processes that a dead holder left
-    /// there, for every new holder; the lock is released first, so that others need not wait.
-    pub(super) fn take(&self, lock: Lock, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
-        let dead = self.holder(id)?;
-        let hold = self.write_holder(id, wants, dead.as_ref())?;
-        drop(lock);
-        if let Some(dead) = dead {
-            end_what_it_left(&dead);
+    /// Waits until no other process holds a worktree, then takes it. Returns [`TreeError::Held`] on
+    /// timeout.
+    pub(crate) fn wait_for(
+        &self,
+        id: &BeadId,
+        request: &HoldRequest,
+        wait: &HoldWait,
+    ) -> Result<Hold, TreeError> {
+        let reported = RefCell::new(String::new());
+        let report = |blocker: &Blocker| {
+            let holder = describe(&Blocker { silence: None, ..blocker.clone() });
+            if *reported.borrow() != holder {
+                (wait.report)(&holder);
+                reported.replace(holder);
+            }
+        };
+        let terms = Wait { limit: Limit::Time(wait.limit), stop: Some(wait.stop), report: &report };
+        self.acquire(id, request, &terms, wait.limit)
+    }
+
+    /// Acquires the lease. Then ends the processes that dead holders left there. If that fails, the
+    /// next holder does it.
+    fn acquire(
+        &self,
+        id: &BeadId,
+        request: &HoldRequest,
+        wait: &Wait,
+        waited: Duration,
+    ) -> Result<Hold, TreeError> {
+        let dir = self.hold_dir(id);
+        let lease = LeaseDir::new(dir.clone()).acquire(&request.for_lease(id), wait);
+        let lease = lease.map_err(|error| match error {
+            LeaseError::Busy(blocker) => {
+                TreeError::Held { id: id.to_string(), holder: describe(&blocker), waited }
+            }
+            LeaseError::Stopped => TreeError::Stopped,
+            LeaseError::Io(error) => TreeError::io("lock", &dir, error),
+        })?;
+        let this = Process::this();
+        let dead: Vec<Owner> = lease.dead_owners().cloned().collect();
+        let from_afar = dead.iter().any(|owner| !owner.process.is_beside(&this));
+        let mut hold = Hold { trees: self.clone(), id: id.clone(), from_afar, lease: Some(lease) };
+        if !dead.is_empty() {
+            dead.iter().filter(|owner| owner.process.is_beside(&this)).for_each(end_leftovers);
             // Let a `git` that outlived its killed caller finish. A `git` that was killed with its
             // caller may have left its lock file.
             self.alone_in(id)?;
             hold.clear_lock()?;
+            hold.lease.iter_mut().for_each(Lease::forget_dead);
         }
         Ok(hold)
     }
 
     /// Ends the processes that a dead holder left, for a caller that does not take the worktree.
-    /// Returns the holder if it is alive.
-    pub(crate) fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
-        match self.holder(id)? {
-            Some(holder) if !self.is_alive(&holder)? => {
-                self.hold(id, &Wants::by_hand("add")).map(|_| None)
-            }
-            holder => Ok(holder),
+    /// Returns a description of the holder if it is alive.
+    pub(crate) fn relieve(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
+        match self.hold(id, &HoldRequest::by_hand("relieve")) {
+            Ok(_) => Ok(None),
+            Err(TreeError::Held { holder, .. }) => Ok(Some(holder)),
+            Err(error) => Err(error),
         }
-    }
-
-    fn write_holder(
-        &self,
-        id: &BeadId,
-        wants: &Wants,
-        dead: Option<&Holder>,
-    ) -> Result<Hold, TreeError> {
-        let from_afar = dead.is_some_and(|dead| !dead.process.is_beside(&Process::this()));
-        if dead.is_some() {
-            // The heartbeat file of the dead holder is no longer needed.
-            self.sweep_owners()?;
-        }
-        let owners = owners(&self.repo.home());
-        let presence = Presence::enter(&owners, &format!("working in worktree `{id}` for {wants}"))
-            .map_err(|error| TreeError::io("write", &owners, error))?;
-        let holder = Holder {
-            word: presence.word.clone(),
-            run: wants.run.map(str::to_owned),
-            step: wants.step.to_owned(),
-            attempt: wants.attempt,
-            process: Process::this(),
-            since: SystemClock.now(),
-            mark: wants.mark.map(str::to_owned),
-            lease_ms: wants.lease.as_millis() as u64,
-        };
-        let path = self.holder_path(id);
-        let bytes = serde_json::to_vec_pretty(&holder).unwrap_or_default();
-        fs::create_dir_all(self.home(id))
-            .and_then(|()| disk::replace(&*disk::machine(), &path, &bytes))
-            .map_err(|error| TreeError::io("write", &path, error))?;
-        Ok(Hold { trees: self.clone(), id: id.clone(), holder, from_afar, _presence: presence })
     }
 
     /// Returns the holder of a worktree, dead or alive.
     pub(crate) fn holder(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
-        let path = self.holder_path(id);
-        match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                let what = format!("`{}` is damaged: {error}", path.display());
-                TreeError::found(what, "remove it, once you know that nobody works there")
-            }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(TreeError::io("read", &path, error)),
-        }
+        let dir = self.hold_dir(id);
+        let owner = LeaseDir::new(dir.clone()).holder();
+        Ok(owner.map_err(|error| TreeError::io("read", &dir, error))?.and_then(Holder::new))
+    }
+
+    /// Returns the process that a step waits for, or `None` if the step does not wait. Only reads:
+    /// it declares no process dead.
+    pub(crate) fn waits_for(&self, id: &BeadId, step: &HoldingStep) -> Option<String> {
+        let lease = LeaseDir::new(self.hold_dir(id));
+        let waiters = lease.waiters().ok()?.into_iter().filter_map(Holder::new);
+        let waiters: Vec<Holder> = waiters.collect();
+        let place = waiters.iter().position(|waiter| waiter.step == *step)?;
+        let holder = lease.holder().ok().flatten().and_then(Holder::new);
+        let first = holder.or_else(|| waiters.into_iter().next().filter(|_| place > 0));
+        Some(first.map_or("no other step".into(), |first| first.to_string()))
     }
 }
 
-/// Ends the processes that a dead holder on this machine left running.
-fn end_what_it_left(dead: &Holder) {
-    let Holder { mark: Some(mark), process, .. } = dead else { return };
-    if process.is_beside(&Process::this()) {
-        let ended = exec::sweep_if(&|other| other == mark);
-        if ended > 0 {
-            tracing::info!("ended {ended} processes that were left in a worktree");
-        }
+/// Ends the processes that a dead owner on this machine left running.
+fn end_leftovers(dead: &Owner) {
+    let Some(mark) = dead.details.get("mark").and_then(|mark| mark.as_str()) else { return };
+    let ended = exec::sweep_if(&|other| other == mark);
+    if ended > 0 {
+        tracing::info!("ended {ended} processes that were left in a worktree");
     }
 }
 
 impl Hold {
     /// Returns an error if another process took the worktree because it considered this one dead.
-    pub(crate) fn still_holds(&self) -> Result<(), TreeError> {
-        let Hold { trees, id, holder, .. } = self;
-        match trees.holder(id)? {
-            Some(there) if there.word == holder.word => Ok(()),
-            _ => Err(TreeError::found(
-                format!("worktree `{id}` was lost: others thought that this process was dead"),
-                "somebody else may be at work there; nothing was committed",
+    pub(crate) fn check(&self) -> Result<(), TreeError> {
+        let failed = |error| TreeError::io("read", &self.trees.hold_dir(&self.id), error);
+        let held = self.lease.as_ref().map_or(Ok(false), Lease::check).map_err(failed)?;
+        match held {
+            true => Ok(()),
+            false => Err(TreeError::found(
+                format!(
+                    "worktree `{}` was lost: other processes considered this process dead",
+                    self.id
+                ),
+                "another step may use the worktree now; nothing was committed",
             )),
         }
     }
@@ -245,25 +259,18 @@ impl Hold {
         }
         Ok(())
     }
-
-    fn let_go(&self) -> Result<(), TreeError> {
-        let Hold { trees, id, holder, .. } = self;
-        let _lock = trees.repo.lock(&format!("leaving worktree `{id}`"))?;
-        // Another process may hold it by now, if it considered this one dead.
-        if trees.holder(id)?.is_some_and(|there| there.word == holder.word) {
-            let path = trees.holder_path(id);
-            fs::remove_file(&path).map_err(|error| TreeError::io("remove", &path, error))?;
-            // Remove the metadata directory if it is empty: no worktree was created.
-            let _ = fs::remove_dir(trees.home(id));
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Err(error) = self.let_go() {
-            tracing::warn!("worktree `{}` stays taken: {error}", self.id);
+        let Some(lease) = self.lease.take() else { return };
+        match self.trees.record(&self.id) {
+            // There is no worktree, so nothing is left to hold.
+            Ok(None) => {
+                lease.remove();
+                let _ = fs::remove_dir(self.trees.home(&self.id));
+            }
+            _ => drop(lease),
         }
     }
 }

@@ -86,7 +86,7 @@ const UNDER_WAY: [(&str, &str); 7] = [
 
 /// Returns the git operation that is in progress in a worktree.
 pub(super) fn under_way(git_dir: &Path) -> Option<&'static str> {
-    let there = |name: &str| fs::symlink_metadata(&git_dir.join(name)).is_ok();
+    let there = |name: &str| fs::symlink_metadata(git_dir.join(name)).is_ok();
     UNDER_WAY.iter().find(|(name, _)| there(name)).map(|(_, what)| *what)
 }
 

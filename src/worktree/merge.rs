@@ -17,16 +17,16 @@ use std::time::Duration;
 use super::checkpoint::Why;
 use super::checks::Checks;
 use super::look::{under_way, works_at};
-use super::merge_queue::Turn;
 use super::remote_sync::move_forward;
 use super::remove::some;
 use super::save::tree_of;
-use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
+use super::{BRANCHES, Hold, HoldRequest, TreeError, Trees, arg, branch, short_branch};
 use crate::base::ids::{Attempt, BeadId};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
-use crate::git::{Git, GitError, Lock, failed, lock};
+use crate::git::{Git, GitError, Lock, LockError, failed, lock};
+use crate::lease::{Lease, LeaseDir, Limit, Request, Wait};
 
 /// Maximum number of attempts if the base moves during the merge.
 const ROUNDS: u32 = 5;
@@ -122,13 +122,11 @@ enum Landing {
 struct Round<'a> {
     trees: &'a Trees,
     order: &'a Merge<'a>,
-    turn: &'a Turn,
+    turn: &'a Lease,
     alone: Option<Arc<File>>,
     stop: &'a Stop,
     base: &'a str,
     tip: &'a str,
-    /// The holder of the base's worktree, if it is known to be dead.
-    dead: Option<&'a Holder>,
 }
 
 impl Trees {
@@ -141,13 +139,12 @@ impl Trees {
         stop: &Stop,
     ) -> Result<Merged, TreeError> {
         let id = order.id;
-        let turn = self.draw(&format!("merging `{id}`"))?;
-        self.wait_turn(&turn, order.wait, stop)?;
+        let turn = self.enter_merge_queue(order, stop)?;
         // A killed merge may have left a `git` running in its temporary worktree.
-        let alone = lock::take_kernel(&self.repo.home().join("lane.kernel"), order.wait)?;
+        let alone = lock::take_kernel(&self.repo.home().join("merge.kernel"), order.wait)?;
         let _held = match hold {
             Some(hold) if hold.id == *id => None,
-            _ => Some(self.hold(id, &Wants::by_hand("merge"))?),
+            _ => Some(self.hold(id, &HoldRequest::by_hand("merge"))?),
         };
         let lock = self.repo.lock(&format!("beginning to merge `{id}`"))?;
         self.sweep_merges(&lock)?;
@@ -158,28 +155,29 @@ impl Trees {
                 "`orchestrate worktree ls` shows those there are",
             ));
         }
-        // Release the lock at once: releasing a hold needs it.
         drop(lock);
         let base = self.real_base(self.base_of(id, &found)?.0)?;
         let tip = self.reviewed(order, &found)?;
-        let dead = self.dead_at(&base)?;
         for round in 1..=ROUNDS {
             let (base, tip, alone) = (base.as_str(), tip.as_str(), alone.clone());
-            let one = Round {
-                trees: self,
-                order,
-                turn: &turn,
-                alone,
-                stop,
-                base,
-                tip,
-                dead: dead.as_ref(),
-            };
+            let one = Round { trees: self, order, turn: &turn, alone, stop, base, tip };
             if let Some(merged) = one.go(round)? {
                 return Ok(merged);
             }
         }
         Ok(Merged::Blocked(Block::Moving { base, times: ROUNDS }))
+    }
+
+    /// Waits until all earlier merges of the repository have ended.
+    fn enter_merge_queue(&self, order: &Merge, stop: &Stop) -> Result<Lease, TreeError> {
+        let dir = self.repo.home().join("leases/merge");
+        let wait = Wait { limit: Limit::Time(order.wait), stop: Some(stop), report: &|_| {} };
+        let request = Request::new(format!("merging `{}`", order.id));
+        let mut lease = LeaseDir::new(dir.clone())
+            .acquire(&request, &wait)
+            .map_err(|error| LockError::of_lease(error, &dir, order.wait))?;
+        lease.forget_dead();
+        Ok(lease)
     }
 
     /// Resolves a base that is a symbolic ref to its target: the target is the branch that moves
@@ -236,7 +234,6 @@ impl Trees {
     /// Removes the leftovers of killed merges. The caller is first in the merge queue, so no other
     /// merge is active and every leftover is stale.
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
-        self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
         let registered = self.listed(&git)?.into_iter().map(|entry| entry.path);
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
@@ -249,31 +246,28 @@ impl Trees {
         Ok(())
     }
 
-    /// Returns the holder of a branch's worktree, dead or alive, if it is a bead's branch: one bead
-    /// may be the base of another, and its worktree may be in any workspace.
-    fn holder_of(&self, branch: &str) -> Result<Option<Holder>, TreeError> {
-        let id = branch.strip_prefix(BRANCHES).and_then(|id| BeadId::parse(id).ok());
-        match id {
-            Some(id) => self.holder(&id),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns the holder of a base's worktree if it is dead. The check can take long, so the
-    /// caller must not hold the lock.
-    fn dead_at(&self, base: &str) -> Result<Option<Holder>, TreeError> {
-        match self.holder_of(&repo::branch(base))? {
-            Some(holder) if !self.is_alive(&holder)? => Ok(Some(holder)),
-            _ => Ok(None),
+    /// Takes the worktree of a base that is a bead's branch, so that no step starts in it while the
+    /// base moves. The error describes its holder. One bead may be the base of another, and its
+    /// worktree may be in any workspace. Call it without the repository's lock, because the check
+    /// of a holder on another machine can take long.
+    fn hold_base(&self, base: &str) -> Result<Result<Option<Hold>, String>, TreeError> {
+        let name = repo::branch(base);
+        let id = name.strip_prefix(BRANCHES).and_then(|id| BeadId::parse(id).ok());
+        let Some(id) = id else { return Ok(Ok(None)) };
+        match self.hold(&id, &HoldRequest::by_hand("merge")) {
+            Ok(hold) => Ok(Ok(Some(hold))),
+            Err(TreeError::Held { holder, .. }) => Ok(Err(holder)),
+            Err(error) => Err(error),
         }
     }
 
     /// Checks that the base may be moved, and returns the working copy that has to move with it.
+    /// `holder` describes the step that uses the base's worktree, if there is one.
     fn landing(
         &self,
         git: &Git,
         base: &str,
-        dead: Option<&Holder>,
+        holder: Option<String>,
     ) -> Result<Result<Landing, Block>, TreeError> {
         let name = repo::branch(base);
         let mut landing = Landing::Nowhere;
@@ -295,10 +289,8 @@ impl Trees {
             if matches!(landing, Landing::Copy(_)) {
                 return blocked("and in another copy too".into());
             }
-            let works = |holder: &Holder| lives(holder) && dead != Some(holder);
-            if let Some(holder) = self.holder_of(&name)?.filter(works) {
+            if let Some(holder) = holder {
                 let (base, path) = (base.to_owned(), entry.path.clone());
-                let holder = holder.to_string();
                 return Ok(Err(Block::Held { base, path, holder }));
             }
             let inside = Git::at(&entry.path);
@@ -332,9 +324,10 @@ impl Round<'_> {
         if git.contains(&from, tip)? {
             return Ok(Some(Merged::Already { base: (*base).to_owned() }));
         }
+        // Not held during the checks, which may take long.
+        let holder = trees.hold_base(base)?.err();
         let lock = trees.repo.lock(&format!("merging `{}`", self.order.id))?;
-        if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base, self.dead)? {
-            // Report this before the checks run, which may take long.
+        if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base, holder)? {
             return Ok(Some(Merged::Blocked(block)));
         }
         let stage = self.stage(lock, round, &from)?;
@@ -352,12 +345,12 @@ impl Round<'_> {
     fn stage(&self, lock: Lock, round: u32, from: &str) -> Result<Stage<'_>, TreeError> {
         let trees = self.trees;
         trees.make_dir()?;
-        let word = format!("{}-{round}", self.turn.me.word);
+        let word = format!("{}-{round}", self.turn.word());
         let path = trees.dir().join(format!("{PREFIX}{word}"));
         // In a partial clone, git fetches missing files from the remote.
         let git = lock.git(&trees.repo.workspace)?.until(Some(self.stop.clone()));
         let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
-        // Both hold the lock, and removing the worktree needs it.
+        // Both hold the lock, and the removal of the worktree needs it.
         drop((git, lock));
         // From here on, the worktree is removed in every case.
         let stage = Stage { trees, path, word };
@@ -395,11 +388,14 @@ impl Round<'_> {
     /// Moves the base, unless it has moved meanwhile.
     fn land(&self, old: Option<&str>, new: &str, round: u32) -> Result<Option<Merged>, TreeError> {
         let Round { trees, base, order, .. } = self;
+        let base_hold = trees.hold_base(base)?;
         let lock = trees.repo.lock(&format!("landing `{}`", order.id))?;
-        trees.has_turn(self.turn)?;
+        if !self.turn.check().map_err(|error| TreeError::io("read", &trees.repo.home(), error))? {
+            return Err(LockError::Lost.into());
+        }
         let git = lock.git(&trees.repo.workspace)?;
         let name = repo::branch(base);
-        let landing = match trees.landing(&git, base, self.dead)? {
+        let landing = match trees.landing(&git, base, base_hold.as_ref().err().cloned())? {
             Ok(landing) => landing,
             Err(block) => return Ok(Some(Merged::Blocked(block))),
         };

@@ -19,7 +19,6 @@ pub(crate) mod half_created;
 mod holder;
 mod look;
 mod merge;
-pub(crate) mod merge_queue;
 mod record;
 pub(crate) mod remote_sync;
 mod remove;
@@ -31,7 +30,6 @@ mod tests;
 pub(crate) mod trash;
 pub(crate) mod unreachable_commits;
 mod view;
-mod wait;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,7 +44,7 @@ pub(crate) use checkpoint::{Checkpoint, Why};
 pub(crate) use checks::Checks;
 pub(crate) use create::{Created, Way};
 pub(crate) use error::TreeError;
-pub(crate) use holder::{Hold, Holder, Wants, lives};
+pub(crate) use holder::{Hold, HoldRequest, HoldWait, Holder, HoldingStep};
 pub(crate) use look::Worktree;
 pub(crate) use merge::{Block, Merge, Merged};
 pub(crate) use record::Record;
@@ -54,7 +52,6 @@ pub(crate) use remove::{Loss, Removed};
 pub(crate) use review::Review;
 pub(crate) use save::{Saved, Scope};
 pub(crate) use view::{Fate, View};
-pub(crate) use wait::{Patience, Waiter};
 
 /// Directory of the worktrees in a workspace.
 pub(crate) const DIR: &str = ".coven/worktrees";
@@ -62,6 +59,11 @@ pub(crate) const DIR: &str = ".coven/worktrees";
 pub(crate) const BRANCHES: &str = "refs/heads/coven/";
 /// Prefix of the refs under which work is saved before a worktree is removed.
 pub(crate) const SAVED: &str = "refs/coven/saved/";
+
+/// File that every `git` of ours in a worktree locks, in its metadata.
+const KERNEL_LOCK: &str = "lock.kernel";
+/// Directory of a worktree's lease, in its metadata.
+const LEASE: &str = "lease";
 
 /// The worktrees of a workspace.
 #[derive(Clone, Debug)]
@@ -120,7 +122,7 @@ impl Trees {
     fn alone_in(&self, id: &BeadId) -> Result<Git, TreeError> {
         let home = self.home(id);
         fs::create_dir_all(&home).map_err(|error| TreeError::io("make", &home, error))?;
-        let alone = lock::take_kernel(&home.join("lock.kernel"), lock::WAIT)?;
+        let alone = lock::take_kernel(&home.join(KERNEL_LOCK), lock::WAIT)?;
         Ok(Git::at(&self.path(id)).holding(alone))
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TreeError, Trees};
+use super::{KERNEL_LOCK, TreeError, Trees};
 use crate::base::ids::BeadId;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk;
@@ -79,14 +79,16 @@ impl Trees {
             .map_err(|error| TreeError::io("write", &path, error))
     }
 
-    /// Removes the metadata of a worktree whose branch is gone.
+    /// Removes the metadata of a worktree whose branch is gone. Its holder removes the lease.
     pub(super) fn forget(&self, id: &BeadId) -> Result<(), TreeError> {
-        let home = self.home(id);
-        match fs::remove_dir_all(&home) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(TreeError::io("remove", &home, error))
+        for file in [self.home(id).join(KERNEL_LOCK), self.record_path(id)] {
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(TreeError::io("remove", &file, error));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 }

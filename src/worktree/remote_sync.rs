@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hold, Record, TreeError, Trees, Wants, branch, short_branch};
+use super::{Hold, HoldRequest, Record, TreeError, Trees, branch, short_branch};
 use crate::base::ids::{BeadId, shown};
 use crate::disk::fs::OnVolume as _;
 use crate::git::repo::{self, REMOTE};
@@ -160,7 +160,7 @@ impl Trees {
         }
         let _held = match hold {
             Some(_) => None,
-            None => Some(self.hold(id, &Wants::by_hand("review"))?),
+            None => Some(self.hold(id, &HoldRequest::by_hand("review"))?),
         };
         match tip {
             Some(_) => self.follow(id, expects),

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::checkpoint::readable;
 use super::look::Found;
 use super::save::Scope;
-use super::{Hold, TreeError, Trees, Wants, branch};
+use super::{Hold, HoldRequest, TreeError, Trees, branch};
 use crate::base::ids::BeadId;
 use crate::disk::fs;
 use crate::git::repo::{self, git_dir, top_level};
@@ -84,14 +84,14 @@ impl Trees {
     pub(crate) fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
         // From here on, no other process can take it, and the processes of a dead holder have
         // ended.
-        let _held = self.hold(id, &Wants::by_hand("rm"))?;
+        let _held = self.hold(id, &HoldRequest::by_hand("rm"))?;
         self.remove_held(id, force)
     }
 
     /// Removes a merged worktree and its branch, for the process that holds it. Refuses a worktree
     /// with anything that the base does not have.
     pub(crate) fn remove_merged(&self, id: &BeadId, hold: &Hold) -> Result<Removed, TreeError> {
-        hold.still_holds()?;
+        hold.check()?;
         self.remove_held(id, None)
     }
 

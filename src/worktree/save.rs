@@ -10,9 +10,9 @@ use std::path::Path;
 
 use super::{Record, SAVED, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::base::ids::BeadId;
+use crate::base::random::{chance, word};
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::fs::{self, OnVolume as _};
-use crate::git::heartbeat::new_word;
 use crate::git::{Git, Lock};
 
 /// `All` also saves ignored files.
@@ -35,7 +35,7 @@ pub(crate) struct Saved {
 
 /// Returns a timestamp for a name, with a random suffix, because two saves may occur in one second.
 pub(super) fn stamp() -> String {
-    format!("{}-{}", SystemClock.now().to_stamp(), &new_word()[..4])
+    format!("{}-{}", SystemClock.now().to_stamp(), &word(chance())[..4])
 }
 
 impl Trees {
@@ -281,7 +281,7 @@ impl Copy {
     /// cannot prove that the file is unchanged. No file would be as new as a fresh copy, so the
     /// copy keeps the timestamp of the index.
     pub(super) fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
-        let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
+        let copy = Copy(git_dir.join(format!("coven.{}.index", word(chance()))));
         let index = git_dir.join("index");
         if index.is_present() {
             let copied = fs::metadata(&index).and_then(|kind| {

@@ -20,12 +20,12 @@ fn trees() -> (tempfile::TempDir, PathBuf, Trees) {
     (dir, top, trees)
 }
 
-const WANTS: Wants = Wants {
+const BUILD: HoldRequest = HoldRequest {
     run: Some("run-1"),
     step: "Build",
     attempt: Attempt::FIRST,
     mark: None,
-    lease: Duration::ZERO,
+    ttl: Duration::ZERO,
 };
 
 #[test]
@@ -33,8 +33,8 @@ fn one_works_in_a_worktree_at_a_time() {
     let (_dir, _top, trees) = trees();
     let a = id("a");
     trees.create(&a, None).unwrap();
-    let held = trees.hold(&a, &WANTS).unwrap();
-    let error = trees.hold(&a, &Wants { step: "Test", ..WANTS }).unwrap_err();
+    let held = trees.hold(&a, &BUILD).unwrap();
+    let error = trees.hold(&a, &HoldRequest { step: "Test", ..BUILD }).unwrap_err();
     assert_eq!(error.exit_code(), 5);
     assert!(error.to_string().contains("step `Build`, attempt 1, of run run-1"), "{error}");
     let error = trees.remove(&a, Some(Scope::Work)).unwrap_err();
@@ -44,35 +44,29 @@ fn one_works_in_a_worktree_at_a_time() {
     trees.remove(&a, None).unwrap();
 }
 
-#[test]
-fn one_that_was_thought_dead_takes_nothing_from_who_came_after() {
-    let (_dir, _top, trees) = trees();
-    let a = id("a");
-    trees.create(&a, None).unwrap();
-    let first = trees.hold(&a, &WANTS).unwrap();
-    let sign = crate::git::lock::owners(&trees.repo.home()).join(&first.holder.word);
-    fs::remove_file(sign).unwrap();
-    let second = trees.hold(&a, &Wants { run: Some("run-2"), ..WANTS }).unwrap();
-    drop(first);
-    assert_eq!(trees.holder(&a).unwrap().unwrap().word, second.holder.word);
+/// Names of the files in the lease of a worktree.
+fn lease_files(trees: &Trees, id: &BeadId) -> Vec<PathBuf> {
+    let entries = fs::read_dir(trees.home(id).join(LEASE)).unwrap().flatten();
+    entries.map(|entry| entry.path()).collect()
 }
 
 #[test]
-fn a_holder_of_another_machine_is_taken_for_alive() {
-    let this = Process::this();
-    let holder = |process: Process| Holder {
-        word: "w".into(),
-        run: None,
-        step: "s".into(),
-        attempt: Attempt::FIRST,
-        process,
-        since: crate::base::time::Time(0),
-        mark: None,
-        lease_ms: 0,
-    };
-    assert!(lives(&holder(this.clone())));
-    assert!(lives(&holder(Process { boot_id: "far".into(), start_time: 1, ..this.clone() })));
-    assert!(!lives(&holder(Process { start_time: this.start_time + 1, ..this })));
+fn a_holder_that_was_considered_dead_takes_nothing_from_the_next() {
+    let (_dir, _top, trees) = trees();
+    let a = id("a");
+    trees.create(&a, None).unwrap();
+    let first = trees.hold(&a, &BUILD).unwrap();
+    for ticket in lease_files(&trees, &a) {
+        let text = fs::read_to_string(&ticket).unwrap();
+        let this = format!("\"start_time\":{}", Process::this().start_time);
+        fs::write(&ticket, text.replace(&this, "\"start_time\":1")).unwrap();
+    }
+    assert!(!trees.holder(&a).unwrap().unwrap().may_live());
+    let second = trees.hold(&a, &HoldRequest { run: Some("run-2"), ..BUILD }).unwrap();
+    first.check().unwrap_err();
+    drop(first);
+    second.check().unwrap();
+    assert_eq!(trees.holder(&a).unwrap().unwrap().step.run.as_deref(), Some("run-2"));
 }
 
 #[test]
@@ -138,7 +132,7 @@ fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
     let (_dir, top, trees) = trees();
     let a = id("a");
     let tree = trees.create(&a, None).unwrap().tree;
-    let hold = trees.hold(&a, &WANTS).unwrap();
+    let hold = trees.hold(&a, &BUILD).unwrap();
     commit(&tree.path, "new", "x");
     let stop = Stop::new().unwrap();
     let order = Merge {
@@ -158,32 +152,13 @@ fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
 }
 
 #[test]
-fn one_who_is_told_to_stop_waits_no_longer() {
-    let (_dir, _top, trees) = trees();
-    let first = trees.draw("first").unwrap();
-    let second = trees.draw("second").unwrap();
-    let stop = Stop::new().unwrap();
-    trees.wait_turn(&first, Duration::ZERO, &stop).unwrap();
-    let error = trees.wait_turn(&second, Duration::ZERO, &stop).unwrap_err();
-    assert!(error.to_string().contains("(first, since"), "{error}");
-    stop.request(1);
-    let stopped = trees.wait_turn(&second, Duration::from_secs(600), &stop);
-    assert!(matches!(stopped, Err(TreeError::Stopped)));
-    drop(first);
-    trees.wait_turn(&second, Duration::ZERO, &stop).unwrap();
-    let third = trees.draw("third").unwrap();
-    drop(second);
-    trees.has_turn(&third).unwrap();
-}
-
-#[test]
 fn a_base_that_somebody_works_on_is_not_moved_under_them() {
     let (_dir, _top, trees) = trees();
     let (a, b) = (id("a"), id("b"));
     trees.create(&a, None).unwrap();
     let tree = trees.create(&b, Some("coven/a")).unwrap().tree;
     commit(&tree.path, "new", "x");
-    let hold = trees.hold(&a, &WANTS).unwrap();
+    let hold = trees.hold(&a, &BUILD).unwrap();
     let stop = Stop::new().unwrap();
     let order = Merge {
         id: &b,

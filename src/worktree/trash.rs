@@ -10,10 +10,10 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use super::{TreeError, Trees};
+use crate::base::random::{chance, word};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::machine;
 use crate::git::Lock;
-use crate::git::heartbeat::new_word;
 
 /// Prefix of directories that are being removed. Bead ids never start with a dot.
 const GONE: &str = ".gone-";
@@ -48,7 +48,7 @@ impl Trees {
 
     /// Removes a worktree and git's administrative directory for it. Either may be missing.
     pub(super) fn take_away(&self, lock: &Lock, path: &Path) -> Result<(), TreeError> {
-        lock.is_held()?;
+        lock.check()?;
         let kept = self.kept_for(path);
         self.put_away(path)?;
         kept.map_or(Ok(()), |kept| self.forget_kept(&kept.dir))
@@ -100,7 +100,7 @@ fn path_in(dir: &Path) -> Option<PathBuf> {
 
 /// Renames a directory to a name in `to`, on the same file system, and deletes it there.
 fn move_out(path: &Path, to: &Path) -> Result<(), TreeError> {
-    let gone = to.join(format!("{GONE}{}", new_word()));
+    let gone = to.join(format!("{GONE}{}", word(chance())));
     match machine().rename(path, &gone) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if fs::symlink_metadata(&gone).is_err() => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::look::Found;
 use super::remove::some;
-use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, lives, short_branch};
+use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, short_branch};
 use crate::base::ids::BeadId;
 use crate::base::time::Time;
 use crate::disk::fs::{self, OnVolume as _};
@@ -141,7 +141,7 @@ impl Trees {
             Err(_) if found.entry.is_none() && found.is_branch_alone() => None,
             Err(error) => Some(told(&error)),
         };
-        // A damaged holder file is reported when a step takes the worktree.
+        // An unreadable lease is reported when a step takes the worktree.
         let holder = self.holder(id).ok().flatten();
         let mut view = View {
             base_branch: base.as_ref().map(|(branch, _)| branch.clone()),
@@ -149,7 +149,7 @@ impl Trees {
             head: found.tip.clone(),
             is_there: found.is_there,
             branch_alone: found.is_branch_alone(),
-            holder_lives: holder.as_ref().is_some_and(lives),
+            holder_lives: holder.as_ref().is_some_and(Holder::may_live),
             holder,
             problem,
             saved: saved.iter().filter(|saved| saved.id == *id).cloned().collect(),

@@ -84,8 +84,12 @@ fn with_work(world: &World, id: &str) {
 /// Nothing of ours is left that somebody would hold.
 #[track_caller]
 fn nobody_is_there(world: &World) {
-    for dir in ["owners", "lane"] {
-        assert_eq!(world.list(&format!(".git/coven/{dir}")), [""; 0], "{dir}");
+    for lease in ["repository", "merge"] {
+        let dir = format!(".git/coven/leases/{lease}");
+        if world.exists(&dir) {
+            let names = world.list(&dir);
+            assert!(names.len() == 1 && names[0].ends_with(".free"), "{lease}: {names:?}");
+        }
     }
     let places = world.list(".coven/worktrees");
     assert!(!places.iter().any(|name| name.starts_with(".merge-")), "{places:?}");
@@ -605,7 +609,11 @@ fn merges_go_one_after_the_other_in_the_order_they_came() {
     let mut started = Vec::new();
     for (number, id) in ids.iter().enumerate() {
         started.push(world.start(&["worktree", "merge", id, "--check", &check]));
-        until("it stands in the lane", || world.list(".git/coven/lane").len() == number + 1);
+        let tickets = || {
+            let names = world.list(".git/coven/leases/merge");
+            names.iter().filter(|name| name.contains('-')).count()
+        };
+        until("it is in the merge queue", || tickets() == number + 1);
     }
     worktree(&world, &["add", "d"]).exits(0);
     let waiting = worktree(&world, &["merge", "d", "--wait", "0s"]).exits(5);
@@ -656,7 +664,7 @@ fn one_waits_its_turn_for_a_worktree_in_sight_of_all() {
     let first = start();
     until("the first is in", || log() == "in\n");
     let second = start();
-    until("the second waits", || world.list(".git/coven/worktrees/bd/line").len() == 1);
+    until("the second waits", || world.list(".git/coven/worktrees/bd/lease").len() == 3);
     let why = world.run(&["why", "latest"]).exits(0).stdout;
     assert!(why.contains("`implement` waits for worktree `bd`, which step `implement`"), "{why}");
     let status = world.run(&["status", "latest", "--json"]).exits(0).stdout;
@@ -702,16 +710,20 @@ fn a_holder_on_another_machine_is_known_by_its_beat() {
     let (world, other) = (repository(), repository());
     let holds = |world: &World, id: &str| {
         worktree(world, &["add", id]).exits(0);
-        let process = serde_json::json!({
-            "word": format!("far-{id}"), "step": "Build", "attempt": 1, "host": "far",
-            "boot_id": "another", "pid_namespace": "another", "pid": 1, "start_time": 1,
-            "since": "2026-11-16T05:55:02.089Z", "lease_ms": 0, "doing": "building",
+        let owner = serde_json::json!({
+            "host": "far", "boot_id": "another", "pid_namespace": "another", "pid": 1,
+            "start_time": 1, "since": "2026-11-16T05:55:02.089Z", "purpose": "building",
+            "details": { "step": "Build", "attempt": 1 },
         });
-        world.write(&format!(".git/coven/worktrees/{id}/holder.json"), process.to_string());
-        world.write(&sign(id), format!("000000000001\n{process}\n"));
+        let lease = format!(".git/coven/worktrees/{id}/lease");
+        if world.exists(&lease) {
+            fs::remove_dir_all(world.path(&lease)).unwrap();
+        }
+        world.write(&format!("{lease}/1.far"), "");
+        world.write(&ticket(id), format!("000000000001\n{owner}\n"));
     };
-    fn sign(id: &str) -> String {
-        format!(".git/coven/owners/far-{id}")
+    fn ticket(id: &str) -> String {
+        format!(".git/coven/worktrees/{id}/lease/0000000001-far")
     }
     for id in ["beats", "removed", "kept", "base"] {
         holds(&world, id);
@@ -731,8 +743,8 @@ fn a_holder_on_another_machine_is_known_by_its_beat() {
     .collect();
 
     let beat = "i=2; while :; do printf %012d $i 1<>$1; i=$((i+1)); sleep 0.1; done";
-    let sign = world.path(&sign("beats"));
-    let _beating = world.spawn(world.command("sh").args(["-c", beat, "sh"]).arg(sign));
+    let ticket = world.path(&ticket("beats"));
+    let _beating = world.spawn(world.command("sh").args(["-c", beat, "sh"]).arg(ticket));
     let held = worktree(&world, &["rm", "beats"]).exits(5);
     held.says("worktree `beats` is in use by step `Build`, attempt 1 (process 1 on far)");
     worktree(&world, &["checkpoint", "beats"]).exits(5);
