@@ -51,7 +51,7 @@ pub(crate) fn enter(
         // Check only under the hold: while another execution works there, the state means nothing.
         let hold = wait_for(&trees, &id, &request, tree.wait(), stop)?;
         if let Some(base) = trees.refresh(&id)? {
-            tracing::info!("worktree `{id}` was merged, and goes on from `{base}`");
+            tracing::info!("worktree `{id}` moved forward to `{base}`");
         }
         let expects = tree.expects();
         let followed = trees.follow(&id, &expects)?;

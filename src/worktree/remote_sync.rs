@@ -89,8 +89,9 @@ impl Trees {
             Ok(None) => {}
             Ok(Some(theirs)) if git.contains(&tip, &theirs)? => {}
             Ok(Some(theirs)) if git.contains(&theirs, &tip)? => {
-                self.forward(id, &tip, &theirs)?;
-                warnings.push(format!("`{name}` was brought up to `{REMOTE}/{name}`"));
+                let from = format!("{REMOTE}/{name}");
+                self.forward(id, &tip, &theirs, &from)?;
+                warnings.push(format!("`{name}` was brought up to `{from}`"));
             }
             Ok(Some(_)) => {
                 return Err(TreeError::found(
@@ -110,24 +111,26 @@ impl Trees {
     }
 
     /// Moves the branch of a bead forward to its base if the base contains all of its work, so that
-    /// no step works in a tree without later merges: a merge may be killed before it removes the
-    /// worktree. The caller must hold the worktree.
+    /// no step works in a tree without later commits: a run may fail before its first commit, and a
+    /// merge may be killed before it removes the worktree. The caller must hold the worktree.
     ///
-    /// Returns the base branch if the branch moved. Does nothing if the branch has no work of its
-    /// own, or if the worktree has uncommitted changes.
+    /// A branch without work follows the remote's base if the remote has one, as a new branch does.
+    ///
+    /// Returns the base branch if the branch moved. Does nothing if the worktree has uncommitted
+    /// changes.
     pub(crate) fn refresh(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
         let git = self.git();
         let (Some(record), Some(tip)) = (self.record(id)?, git.commit(&branch(id))?) else {
             return Ok(None);
         };
-        if tip == record.base_commit {
-            return Ok(None);
-        }
+        let theirs = git.commit(&repo::of_remote(&record.base_branch))?;
+        let ours = match tip == record.base_commit && theirs.is_some() {
+            true => None,
+            false => git.commit(&repo::branch(&record.base_branch))?,
+        };
         let mut newest = tip.clone();
-        for name in [repo::branch(&record.base_branch), repo::of_remote(&record.base_branch)] {
-            if let Some(commit) = git.commit(&name)?
-                && git.contains(&commit, &newest)?
-            {
+        for commit in ours.into_iter().chain(theirs) {
+            if git.contains(&commit, &newest)? {
                 newest = commit;
             }
         }
@@ -135,8 +138,8 @@ impl Trees {
         if newest == tip || (path.is_present() && !self.dirty(&Git::at(&path))?.is_empty()) {
             return Ok(None);
         }
-        self.forward(id, &tip, &newest)?;
         let base = record.base_branch.clone();
+        self.forward(id, &tip, &newest, &base)?;
         self.write_record(&Record { base_commit: newest, ..record })?;
         Ok(Some(base))
     }
@@ -209,8 +212,8 @@ impl Trees {
         )
     }
 
-    /// Moves a branch forward, with its worktree.
-    fn forward(&self, id: &BeadId, tip: &str, to: &str) -> Result<(), TreeError> {
+    /// Moves a branch forward to the tip of the branch `from`, with its worktree.
+    fn forward(&self, id: &BeadId, tip: &str, to: &str, from: &str) -> Result<(), TreeError> {
         let lock = self.repo.lock(&format!("bringing worktree `{id}` up to date"))?;
         let found = self.look(&lock, id)?;
         if found.is_branch_alone() && found.entry.is_none() {
@@ -225,8 +228,7 @@ impl Trees {
             let name = short_branch(id);
             return Err(TreeError::found(
                 format!(
-                    "`{name}` is behind `{REMOTE}/{name}`, and its worktree has what no commit \
-                     has: {}",
+                    "`{name}` is behind `{from}`, and its worktree has what no commit has: {}",
                     super::remove::some(&dirty)
                 ),
                 format!("look what it is in `{}`, and commit or remove it", tree.path.display()),
@@ -235,7 +237,7 @@ impl Trees {
         let name = short_branch(id);
         move_forward(git, &name, to).map_err(|error| match error {
             GitError::Failed { .. } => TreeError::found(
-                format!("`{name}` cannot be brought up to `{REMOTE}/{name}`: {error}"),
+                format!("`{name}` cannot be brought up to `{from}`: {error}"),
                 format!("see to what is in `{}`, and try again", tree.path.display()),
             ),
             error => error.into(),
