@@ -13,6 +13,7 @@ use crate::disk::fs::{self, OnVolume as _};
 use crate::workflow::plan::{Part, PartKind, Runtime};
 use crate::workflow::{Plan, Problem, front};
 use crate::yaml;
+use crate::yaml::problem::nearest;
 use crate::yaml::without_bom;
 
 /// Subdirectory of a run's directory with the copies.
@@ -192,13 +193,24 @@ impl Library {
                 }
             }
         }
-        let list: Vec<_> =
-            places.iter().map(|(_, place)| format!("`{}`", place.display())).collect();
+        let mut list: Vec<String> = Vec::new();
+        for (_, place) in &places {
+            // Next to a workflow at the top of the workspace, two of the directories are one.
+            let shown = format!("`{}`", self.workspace.join(place).display());
+            if !list.contains(&shown) {
+                list.push(shown);
+            }
+        }
         let wanted = match part.kind {
             PartKind::Command => format!("no command file `{}.md`", part.name),
             PartKind::Script => format!("no script `{}.ts`, `.js` or `.py`", part.name),
         };
-        Err(wrong(format!("there is {wanted} in {}", list.join(", "))))
+        let missing = wrong(format!("there is {wanted} in {}", list.join(", ")));
+        let known: Vec<_> = places.iter().flat_map(|(_, place)| every(place, part.kind)).collect();
+        Err(match nearest(&part.name, known.iter().map(|(name, _)| name.as_str())) {
+            Some(near) => missing.hint(format!("did you mean `{near}`?")),
+            None => missing,
+        })
     }
 
     /// Returns true if there is no file for a part.

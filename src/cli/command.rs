@@ -21,7 +21,6 @@ use crate::template::nodes::positional;
 use crate::view::one_line;
 use crate::workflow::Configured;
 use crate::workflow::plan::{Part, PartKind};
-use crate::yaml::problem::nearest;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(super) enum CommandVerb {
@@ -112,15 +111,8 @@ fn read(args: &RunArgs, around: &Surroundings) -> Result<(PathBuf, String), Fail
     let library = library(around, None);
     let part = Part { kind: PartKind::Command, name: name.clone(), place: None };
     let file = library.find(&part).map_err(|missing| {
-        let known = library.all(PartKind::Command);
-        let failure = Failure::new(2, missing.message);
-        if let Some(cure) = missing.hint {
-            return failure.hint(cure);
-        }
-        match nearest(name, known.iter().map(|(name, _)| name.as_str())) {
-            Some(near) => failure.hint(format!("did you mean `{near}`?")),
-            None => failure.hint("`orchestrate command ls` lists what there is"),
-        }
+        let list = || "`orchestrate command ls` lists what there is".to_owned();
+        Failure::new(2, missing.message).hint(missing.hint.unwrap_or_else(list))
     })?;
     let unreadable = |error: &dyn std::fmt::Display| {
         let file = shown(around, &file);

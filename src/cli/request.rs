@@ -93,9 +93,14 @@ pub(super) fn look_for(
             Err(reason) => {
                 let late = |plan| commands::may_be_written(plan, part);
                 missing.push(match library.lacks(part) && plan.is_some_and(late) {
-                    true => reason
-                        .as_warning()
-                        .hint("a node before it may write the file; without it, the node fails"),
+                    true => {
+                        let near = reason.hint.as_deref().map(|near| format!("{near} "));
+                        let hint = format!(
+                            "{}a node before it may write the file; without it, the node fails",
+                            near.unwrap_or_default()
+                        );
+                        reason.as_warning().hint(hint)
+                    }
                     false => reason,
                 });
             }
