@@ -84,19 +84,27 @@ impl Looking<'_> {
     }
 
     fn files(&mut self, step: &Step, node: &Node) {
-        let files = [("input_file", &step.input_file), ("output_schema", &step.output.schema)];
-        for (key, template) in files {
-            let Some(file) = template.as_ref().and_then(Template::literal) else { continue };
-            if self.written.contains(file) || self.around.workspace.join(file).is_present() {
+        let literal = |template: &Option<Template>| {
+            template.as_ref().and_then(Template::literal).map(str::to_owned)
+        };
+        let mcp = node.get("mcp").and_then(Node::text).filter(|_| !step.asked().is_empty());
+        let files = [
+            ("input_file", literal(&step.input_file)),
+            ("output_schema", literal(&step.output.schema)),
+            ("mcp", mcp.map(str::to_owned)),
+        ];
+        for (key, file) in files {
+            let Some(file) = file else { continue };
+            if self.written.contains(&file) || self.around.workspace.join(&file).is_present() {
                 continue;
             }
             let place = node.get(key).map_or(node.place, |node| node.place);
             let what = self.called(step);
             let hint = match self.steps {
-                0 => "no step before it could write the file",
-                _ => "a step before it must write the file",
+                0 => format!("no {} before it could write the file", self.plan.unit()),
+                _ => format!("a {} before it must write the file", self.plan.unit()),
             };
-            self.warn(place, format!("`{key}` of {what} is `{file}`, which is not there"), hint);
+            self.warn(place, format!("`{key}` of {what} is `{file}`, which is not there"), &hint);
         }
     }
 

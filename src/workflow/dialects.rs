@@ -84,12 +84,11 @@ const STEPS_INSTEAD: [(&str, &str); 14] = [
     ("description", "write a comment, `# …`"),
 ];
 
-const NODES_INSTEAD: [(&str, &str); 8] = [
+const NODES_INSTEAD: [(&str, &str); 7] = [
     ("run", "here it is `bash`"),
     ("name", "here it is `id`"),
     ("input_file", "here it is `prompt`, or `command` for a prompt in a file"),
     ("for_each", "here it is `loop`"),
-    ("provider_params", "here it is `model`"),
     ("on", "here it is `depends_on` with `trigger_rule` and `when`"),
     ("uses", "here it is `command` or `bash`"),
     ("type", "here a node is what its key says: `prompt`, `bash`, `script`, …"),

@@ -69,7 +69,7 @@ pub(super) fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize)
         agent: fields.text("agent").map(str::to_owned),
         env: parts::env(fields),
         secrets: parts::secrets(fields),
-        limits: tools::read(fields),
+        limits: tools::read(fields, reading.sandbox.as_ref()),
     };
     let scripted = match mode {
         Mode::Bash | Mode::Script => true,

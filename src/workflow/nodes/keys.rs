@@ -69,7 +69,7 @@ const HOMES: [(Level, &str); 7] = [
 pub(crate) const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
 
 /// Keys that keep a run from doing something it must not do.
-const SAFETIES: [&str; 16] = [
+const SAFETIES: [&str; 21] = [
     "depends_on",
     "when",
     "trigger_rule",
@@ -86,14 +86,23 @@ const SAFETIES: [&str; 16] = [
     "cancel",
     "denied_tools",
     "allowed_tools",
+    "hooks",
+    "mcp",
+    "skills",
+    "sandbox",
+    "maxBudgetUsd",
 ];
+
+/// Limits that are parameters of a provider, in lower case and without separators. A node cannot
+/// set them.
+const PROVIDER_LIMITS: [&str; 3] = ["maxturns", "permissionmode", "providerparams"];
 
 /// The parts of a gate. In any other place, they are the remains of one.
 const GATE_PARTS: [&str; 3] = ["message", "gate_message", "capture_response"];
 
 /// Other names for a safety, in lower case and without separators: from other engines, or as users
 /// remember them.
-const SYNONYMS: [(&str, &[&str]); 8] = [
+const SYNONYMS: [(&str, &[&str]); 12] = [
     (
         "depends_on",
         &[
@@ -152,6 +161,13 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
     ("retry", &["attempts", "maxretries", "retries"]),
     ("max_iterations", &["iterations", "maxiter", "maxloops", "maxrounds"]),
     ("cancel", &["abort"]),
+    (
+        "denied_tools",
+        &["blockedtools", "denytools", "disabledtools", "disallowedtools", "excludedtools"],
+    ),
+    ("allowed_tools", &["allowtools", "enabledtools", "tools"]),
+    ("mcp", &["mcpconfig", "mcpserver", "mcpservers"]),
+    ("maxBudgetUsd", &["budget", "budgetusd", "costlimit", "maxbudget", "maxcost"]),
 ];
 
 /// Word stems: a key that contains one was meant as that safety.
@@ -166,17 +182,23 @@ const STEMS: [(&str, &str); 6] = [
 
 /// Returns the safety that a key was almost certainly meant to be.
 fn safety(name: &str, levels: &[Level]) -> Option<&'static str> {
-    let part = GATE_PARTS.into_iter().find(|part| *part == name);
-    let near = part.filter(|_| levels != [Level::Top]).or_else(|| nearest(name, SAFETIES));
     // The top level has no order: a key of another engine with such a name stops nothing here.
-    if near.is_some() || levels == [Level::Top] {
-        return near;
+    if levels == [Level::Top] {
+        return nearest(name, SAFETIES);
     }
-    let letters = |c: &char| c.is_alphanumeric();
-    let plain: String = name.to_lowercase().chars().filter(letters).collect();
-    let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&plain.as_str()));
+    let plain = plain(name);
+    let part = GATE_PARTS.into_iter().find(|part| *part == name);
+    let synonym = || SYNONYMS.iter().find(|(_, words)| words.contains(&plain.as_str()));
     let stem = || STEMS.iter().find(|(stem, _)| plain.contains(stem));
-    synonym.map(|(safety, _)| *safety).or_else(|| stem().map(|(_, safety)| *safety))
+    // A synonym comes first: `disallowed_tools` is nearer to `allowed_tools` than to its own.
+    part.or_else(|| synonym().map(|(safety, _)| *safety))
+        .or_else(|| nearest(name, SAFETIES))
+        .or_else(|| stem().map(|(_, safety)| *safety))
+}
+
+/// Returns a key in lower case and without separators.
+fn plain(name: &str) -> String {
+    name.to_lowercase().chars().filter(|c| c.is_alphanumeric()).collect()
 }
 
 impl Level {
@@ -262,6 +284,13 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
     if levels.contains(&Level::Node) && REFUSED.contains(&name) {
         let message = format!("{what} has `{name}`, which is not supported");
         findings.add(Problem::error(message).at(key.place).hint(one_mode()));
+        return;
+    }
+    if PROVIDER_LIMITS.contains(&plain(name).as_str()) {
+        let hint = "it is a parameter of a provider: define one in the settings, with this under \
+                    `defaults`, and name it in `provider`";
+        let problem = Problem::error(format!("{what} has no field `{name}`"));
+        findings.add(problem.at(key.place).hint(hint));
         return;
     }
     let meant = safety(name, levels);

@@ -16,7 +16,7 @@ pub(crate) mod tools;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde_json::Map;
+use serde_json::{Map, Value as Json};
 
 use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, When};
 use super::{Configured, spells, steps};
@@ -36,6 +36,7 @@ pub(super) struct Reading<'a> {
     /// Defaults that the workflow sets for all its nodes.
     provider: Option<String>,
     model: Option<String>,
+    pub sandbox: Option<Json>,
     /// True once the default provider of the settings has been looked up.
     default_sought: Cell<bool>,
     /// The providers that the workflow uses.
@@ -63,6 +64,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         configured,
         provider: top.optional("provider").map(str::to_owned),
         model: model(top),
+        sandbox: tools::sandbox(top),
         default_sought: Cell::default(),
         providers: RefCell::default(),
         mentions: RefCell::default(),

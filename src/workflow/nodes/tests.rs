@@ -19,7 +19,7 @@ struct Two(BTreeMap<String, Provider>);
 impl Two {
     fn new() -> Two {
         let text = "providers: { claude: { command: [a, [\"${allowed_tools}\"], \
-                    [\"${denied_tools}\"], [\"${mcp}\"], [\"${hooks}\"]] }, \
+                    [\"${denied_tools}\"], [\"${mcp}\"], [\"${settings}\"]] }, \
                     other: { command: [b] } }\n";
         Two(read_config(text).expect("the settings are valid").providers)
     }

@@ -1,5 +1,5 @@
 //! Fields that limit or extend the tools of an agent: `allowed_tools`, `denied_tools`, `hooks`,
-//! `mcp`, `skills` and `maxBudgetUsd`.
+//! `sandbox`, `mcp`, `skills` and `maxBudgetUsd`.
 //!
 //! Each becomes a parameter of the provider's command. A provider supports a field if its command
 //! has a place for that parameter. **Invariant:** a limit is passed on or rejected, never ignored.
@@ -17,10 +17,11 @@ use crate::yaml::problem::{Place, Problem};
 use crate::yaml::{Node, Value};
 
 /// Each field, and the parameter that it becomes.
-pub(crate) const FIELDS: [(&str, &str); 6] = [
+pub(crate) const FIELDS: [(&str, &str); 7] = [
     ("allowed_tools", "allowed_tools"),
     ("denied_tools", "denied_tools"),
-    ("hooks", "hooks"),
+    ("hooks", SETTINGS),
+    ("sandbox", SETTINGS),
     ("mcp", MCP),
     ("skills", "skills"),
     ("maxBudgetUsd", "max_budget_usd"),
@@ -29,11 +30,15 @@ pub(crate) const FIELDS: [(&str, &str); 6] = [
 /// The parameter that names a file of MCP servers.
 pub(crate) const MCP: &str = "mcp";
 
+/// The parameter that has the settings of the agent's program, as a JSON object.
+const SETTINGS: &str = "settings";
+
 /// The value of `allowed_tools` that allows no tool. An empty value would omit the option.
 const NO_TOOL: &str = "none";
 
-/// Reads the limits of a node, by parameter name.
-pub(crate) fn read(fields: &Fields) -> BTreeMap<String, Param> {
+/// Reads the limits of a node, by parameter name. `sandbox` is that of the workflow, for a node
+/// without its own.
+pub(crate) fn read(fields: &Fields, sandbox: Option<&Json>) -> BTreeMap<String, Param> {
     let list = |key: &str| {
         let texts = fields.texts(key)?;
         check_names(fields, key, &texts);
@@ -42,19 +47,43 @@ pub(crate) fn read(fields: &Fields) -> BTreeMap<String, Param> {
     let some = |text: &String| !text.is_empty();
     let none = || NO_TOOL.to_owned();
     let values = [
-        list("allowed_tools").map(|tools| Some(tools).filter(some).unwrap_or_else(none)),
-        list("denied_tools").filter(some),
-        hooks(fields).map(|settings| settings.to_string()),
-        fields.optional("mcp").map(str::to_owned),
-        list("skills").filter(some),
-        budget(fields),
+        (
+            "allowed_tools",
+            list("allowed_tools").map(|tools| Some(tools).filter(some).unwrap_or_else(none)),
+        ),
+        ("denied_tools", list("denied_tools").filter(some)),
+        (SETTINGS, settings(fields, sandbox)),
+        (MCP, fields.optional("mcp").map(str::to_owned)),
+        ("skills", list("skills").filter(some)),
+        ("max_budget_usd", budget(fields)),
     ];
-    let named = FIELDS.iter().zip(values);
-    named
-        .filter_map(|((_, parameter), value)| {
-            Some(((*parameter).to_owned(), Param::Fixed(Json::String(value?))))
-        })
+    values
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), Param::Fixed(Json::String(value?)))))
         .collect()
+}
+
+/// Returns the settings of the agent's program: the hooks and the sandbox.
+fn settings(fields: &Fields, of_all: Option<&Json>) -> Option<String> {
+    let sandbox = match fields.get("sandbox") {
+        Some(_) => sandbox(fields),
+        None => of_all.cloned(),
+    };
+    let parts = [("hooks", hooks(fields)), ("sandbox", sandbox)];
+    let settings: Map<String, Json> =
+        parts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    (!settings.is_empty()).then(|| Json::Object(settings).to_string())
+}
+
+/// Reads `sandbox` of a node or of the workflow. `None` if there is none, or if it is switched off.
+pub(crate) fn sandbox(fields: &Fields) -> Option<Json> {
+    let node = fields.get("sandbox")?;
+    if !matches!(node.value, Value::Map(_)) {
+        let message = format!("`sandbox` of {} must be a map, not {}", fields.what, node.kind());
+        fields.findings.error(node.place, message);
+        return None;
+    }
+    Some(node.to_json()).filter(|sandbox| sandbox["enabled"] != Json::Bool(false))
 }
 
 fn check_names(fields: &Fields, key: &str, texts: &[(&str, Place)]) {
@@ -85,7 +114,7 @@ fn budget(fields: &Fields) -> Option<String> {
     }
 }
 
-/// Returns the hook settings, in which each fixed response is the output of a command.
+/// Returns the hooks as settings, in which each fixed response is the output of a command.
 fn hooks(fields: &Fields) -> Option<Json> {
     let node = fields.get("hooks")?;
     let Value::Map(pairs) = &node.value else {
@@ -111,7 +140,7 @@ fn hooks(fields: &Fields) -> Option<Json> {
         let hooks: Vec<Json> = items.iter().filter_map(|item| hook(fields, event, item)).collect();
         events.insert(event.to_owned(), Json::Array(hooks));
     }
-    (!events.is_empty()).then(|| json!({ "hooks": events }))
+    (!events.is_empty()).then_some(Json::Object(events))
 }
 
 /// Reads one `{matcher, response, timeout}`.
@@ -156,7 +185,10 @@ pub(crate) fn check(
     let Some(provider) = providers.get(name) else { return };
     for (field, parameter) in FIELDS {
         let supported = provider.places().any(|place| place == parameter);
-        if supported || !limits.contains_key(parameter) {
+        // `hooks` and `sandbox` share a parameter. The workflow's `sandbox` is not in the node.
+        let given = |field: &str| fields.get(field).is_some();
+        let present = given(field) || (field == "sandbox" && !given("hooks"));
+        if supported || !present || !limits.contains_key(parameter) {
             continue;
         }
         let having: Vec<_> = providers

@@ -39,12 +39,13 @@ pub(crate) static TOP: Table = Table::new(
             "false: a second run may go on in the same checkout at the same time.",
         ),
         field("tags", Any, "Words for people."),
+        field("sandbox", Each(&Any), "The agent's own sandbox where a node sets none."),
     ],
 )
 .also(&[&TOP_IDLE]);
 
 /// Keys of the top level that only other engines support.
-pub(crate) static TOP_IDLE: [Field; 15] = [
+pub(crate) static TOP_IDLE: [Field; 14] = [
     field("worktree", Any, ELSEWHERE),
     field("container", Any, ELSEWHERE),
     field("evidence_policy", Any, ELSEWHERE),
@@ -58,7 +59,6 @@ pub(crate) static TOP_IDLE: [Field; 15] = [
     field("thinking", Any, ELSEWHERE),
     field("fallbackModel", Any, ELSEWHERE),
     field("betas", Any, ELSEWHERE),
-    field("sandbox", Any, ELSEWHERE),
     field("persist_sessions", Any, ELSEWHERE),
 ];
 
@@ -74,7 +74,7 @@ pub(crate) fn node() -> &'static Table {
     &NODE
 }
 
-pub(crate) static NODE_FIELDS: [Field; 37] = [
+pub(crate) static NODE_FIELDS: [Field; 38] = [
     field("id", Like(ID), "The name of the node, by which others refer to it.").required(),
     field("description", Text, "For people."),
     field("depends_on", List(&Text), "Ids of the nodes that it waits for."),
@@ -117,6 +117,7 @@ pub(crate) static NODE_FIELDS: [Field; 37] = [
         Keyed(HOOK_EVENT, &List(&Map(&HOOK))),
         "What the agent is answered when it does something, by the name of the event.",
     ),
+    field("sandbox", Each(&Any), "The agent's own sandbox, as in its settings."),
     field("mcp", Filled, "A JSON file in the workspace that lists the MCP servers of the agent."),
     field("skills", List(&Filled), "Skills of the agent, by their names."),
     field("maxBudgetUsd", USD, "How much money one execution may cost."),
@@ -144,7 +145,7 @@ pub(crate) static NODE_FIELDS: [Field; 37] = [
 ];
 
 /// Keys of a node that only other engines support.
-pub(crate) static NODE_IDLE: [Field; 10] = [
+pub(crate) static NODE_IDLE: [Field; 9] = [
     field("agents", Any, ELSEWHERE),
     field("effort", Any, ELSEWHERE),
     field("thinking", Any, ELSEWHERE),
@@ -152,7 +153,6 @@ pub(crate) static NODE_IDLE: [Field; 10] = [
     field("fallbackModel", Any, ELSEWHERE),
     field("settingSources", Any, ELSEWHERE),
     field("betas", Any, ELSEWHERE),
-    field("sandbox", Any, ELSEWHERE),
     field("persist_session", Any, ELSEWHERE),
     field("pi", Any, ELSEWHERE),
 ];

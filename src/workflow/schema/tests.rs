@@ -28,7 +28,7 @@ impl Configured for One {
 fn problems(topic: Topic, text: &str) -> Vec<Problem> {
     static ONE: LazyLock<One> = LazyLock::new(|| {
         let limits =
-            "[\"${allowed_tools}${denied_tools}${hooks}${mcp}${skills}${max_budget_usd}\"]";
+            "[\"${allowed_tools}${denied_tools}${settings}${mcp}${skills}${max_budget_usd}\"]";
         let text = format!("providers: {{ p: {{ command: [a, {limits}] }} }}");
         One(read_config(&text).expect("valid").providers)
     });
