@@ -1166,8 +1166,8 @@ pub(crate) fn tell_end(
     let record = failed.and_then(|at| run.slot(&at)?.record.as_deref());
     let fault = record.and_then(|record| record.error.as_ref());
     if code == 1 && fault.is_some_and(Fault::is_of_spell) {
-        talk("  the run keeps the spells that it began with; mend it, then begin anew:");
-        talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
+        talk("  the run keeps the spells that it began with; mend it, then continue with it:");
+        talk(format_args!("  {ORCHESTRATE} resume {} --accept-changes", run.id));
         return exit;
     }
     if !engine::has_more(plan, run) {

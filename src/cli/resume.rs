@@ -453,7 +453,7 @@ pub(super) fn settle_source(
         old_plan: &owned.plan,
         new_plan: &plan,
         from,
-        again: from.map(|step| retry::done_again(&plan, step)).unwrap_or_default(),
+        again: from.map(|step| retry::repeated(&plan, step)).unwrap_or_default(),
     };
     let differences = edit.differences(&owned.run);
     if let Some(first) = differences.first() {
@@ -531,8 +531,12 @@ fn warn_of_parts(around: &Surroundings, run: &Run) {
     for source in source_files::sources(&around.state_dir.join(run.id.as_str())).values() {
         let since = source.since(&source.path(&around.workspace, home.as_deref()));
         if since != Since::Same {
-            let (file, words, anew) = (&source.from, since.words(), anew(&run.id));
-            tracing::warn!("`{file}` {words}; it goes on with its own copy; {anew}");
+            let (file, words) = (&source.from, since.words());
+            let edited = match since {
+                Since::Changed => "; `--accept-changes` continues with the edited file",
+                Since::Same | Since::Gone => "",
+            };
+            tracing::warn!("`{file}` {words}; it goes on with its own copy{edited}");
         }
     }
 }

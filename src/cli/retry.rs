@@ -234,8 +234,16 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
 }
 
-/// Returns the top-level steps that are executed again if a run continues from `step`.
-pub(super) fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
+/// Returns the top-level steps whose results a run drops when it continues from `step`.
+pub(super) fn repeated(plan: &Plan, step: &str) -> BTreeSet<usize> {
+    match (plan.root().find(step), &plan.root().order) {
+        (Some((from, _)), Order::Sequence) => (from..plan.root().steps.len()).collect(),
+        _ => done_again(plan, step),
+    }
+}
+
+/// Returns the top-level steps whose tasks are recalled if a run continues from `step`.
+fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
     let from = plan.root().find(step).map(|(from, _)| from);
     from.map(|from| engine::done_again(plan.root(), from)).unwrap_or_default()
 }

@@ -38,11 +38,11 @@ fn why_here(detail: &RunDetail) -> String {
             match run.error.is_none() && !run.failed_steps.is_empty() {
                 true if failed.as_ref().is_some_and(|step| step.of_spell) => format!(
                     "{why}; the run keeps the spells that it began with: mend it, and \
-                     `{ORCHESTRATE} resume {id} --force-restart` begins anew"
+                     `{ORCHESTRATE} resume {id} --accept-changes` continues with it"
                 ),
                 true if run.changed => format!(
                     "{why}; `{}` was changed since, and `{ORCHESTRATE} resume {id} \
-                     --force-restart` begins anew with it as it is now",
+                     --accept-changes` continues with it",
                     run.workflow_file
                 ),
                 true if run.through => format!(
