@@ -27,13 +27,14 @@ use crate::run::local::CANCEL;
 use crate::run::open;
 use crate::run::run_task::{self, StillHeld};
 use crate::store::lock::{self, LockError, RunLock};
-use crate::view::{Board, Found, Standing};
+use crate::view::{self, Board, Found, Standing};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CancelArgs {
-    /// A run or a task: its id or the beginning of it; `latest` is the newest run
+    /// A run or a task: its id or the beginning of it; `latest` is the newest run [default: the
+    /// only run that is in progress]
     #[arg(value_name = "RUN|TASK")]
-    pub target: String,
+    pub target: Option<String>,
     #[command(flatten)]
     pub patience: TimeoutArg,
 }
@@ -64,7 +65,10 @@ pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     let (around, wrong) = Surroundings::look_anyway(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
-    let target = show::target(&around, &board, &args.target)?;
+    let target = match &args.target {
+        Some(name) => show::target(&around, &board, name)?,
+        None => Target::Run(only_in_progress(&around, &board)?),
+    };
     if let Some(failure) = wrong {
         // For a fleet, the settings decide which workers count as dead.
         let alone = matches!(&target, Target::Run(id) if !board.run(id).fleet);
@@ -75,6 +79,27 @@ pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     }
     let cancelled = cancel(&around, queue, &board, &target, Wait::new(&args.patience))?;
     cancelled.tell(&around)
+}
+
+/// Returns the run of this workspace that is in progress, if it is the only one.
+fn only_in_progress(around: &Surroundings, board: &Board) -> Result<RunId, Failure> {
+    let is_in_progress = |id: &RunId| {
+        let state = board.run(id).state;
+        matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful)
+            && home::elsewhere(around, &board.run_root(id)).is_none()
+    };
+    let mut found = view::runs_in(&around.state_dir);
+    found.retain(is_in_progress);
+    match found.as_slice() {
+        [id] => Ok(id.clone()),
+        [] => Err(Failure::new(2, "no run is in progress")
+            .hint("`orchestrate status` shows runs; `orchestrate cancel RUN` ends one that waits")),
+        several => {
+            let list: Vec<_> = several.iter().take(5).map(|id| format!("`{id}`")).collect();
+            let message = format!("{} runs are in progress: {}", several.len(), list.join(", "));
+            Err(Failure::new(2, message).hint("name the one to cancel"))
+        }
+    }
 }
 
 /// Cancels a run or a task, and waits until none of its processes runs any more.

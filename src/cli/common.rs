@@ -342,7 +342,7 @@ impl Surroundings {
 ///
 /// A workspace decides which programs run. So a directory of another user counts only if that user
 /// is root or also owns `here`; otherwise a file in `/tmp` could take over commands.
-fn workspace_above(here: &Path) -> Option<PathBuf> {
+pub(super) fn workspace_above(here: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let owner = |path: &Path| fs::symlink_metadata(&path).ok().map(|file| file.uid());
     let found = here.ancestors().find(|dir| dir.join(OWN_DIR).is_present_dir())?;

@@ -95,7 +95,7 @@ impl Looking<'_> {
         ];
         for (key, file) in files {
             let Some(file) = file else { continue };
-            if self.written.contains(&file) || self.around.workspace.join(&file).is_present() {
+            if self.written.contains(&file) || self.around.workspace.join(&file).is_present_file() {
                 continue;
             }
             let place = node.get(key).map_or(node.place, |node| node.place);
@@ -104,7 +104,7 @@ impl Looking<'_> {
                 0 => format!("no {} before it could write the file", self.plan.unit()),
                 _ => format!("a {} before it must write the file", self.plan.unit()),
             };
-            self.warn(place, format!("`{key}` of {what} is `{file}`, which is not there"), &hint);
+            self.warn(place, format!("`{key}` of {what} is `{file}`, which is not a file"), &hint);
         }
     }
 

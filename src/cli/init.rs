@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::common::workspace_above;
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
 use crate::base::program_name;
@@ -82,6 +83,12 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, message).hint("move it away, or name another DIR"));
     }
     let workspace = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
+    if let Some(above) = workspace_above(&workspace).filter(|_| !common.quiet) {
+        let (above, inner) = (above.display(), workspace.display());
+        talk(format_args!(
+            "warning: `{above}` is a workspace already; in `{inner}`, the new one is used instead"
+        ));
+    }
     let workspace = workspace.display().to_string();
     let mut outcome = Outcome { workspace, ..Outcome::default() };
     let schemas = SCHEMAS.map(|topic| {

@@ -37,7 +37,8 @@ use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LogsArgs {
-    /// A run or a task: its id or the beginning of it; `latest` is the newest run
+    /// A run or a task: its id or the beginning of it; `latest` is the newest run. A step's name
+    /// alone is a step of that run
     #[arg(value_name = "RUN|TASK", default_value = "latest")]
     pub target: String,
     /// One step of the run, as `status` calls it: Build, or Work.3.Build in a loop
@@ -78,12 +79,13 @@ pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     }
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
-    let source = match show::target(&around, &board, &args.target)? {
+    let (target, step) = named(args, &around, &board)?;
+    let source = match target {
         Target::Run(id) => {
-            let step = args.step.as_deref().map(|step| spelled(&board, &id, step));
+            let step = step.map(|step| spelled(&board, &id, step));
             Source::Run { id, step }
         }
-        Target::Task(found) if args.step.is_none() => of_task(&around, &board, &found)?,
+        Target::Task(found) if step.is_none() => of_task(&around, &board, &found)?,
         Target::Aside(aside) => return Err(show::no_task_yet(&board, &aside)),
         Target::Task(_) => {
             return Err(Failure::new(2, "a task has no steps: leave STEP out"));
@@ -107,6 +109,24 @@ pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
         (true, _) => telling.write_json(&board),
         (false, false) => telling.print_once(&board),
         (false, true) => telling.follow(board),
+    }
+}
+
+/// Resolves the target and the step. A single name that is neither a run nor a task may be a step
+/// of the latest run.
+fn named<'a>(
+    args: &'a LogsArgs,
+    around: &Surroundings,
+    board: &Board,
+) -> Result<(Target, Option<&'a str>), Failure> {
+    let failure = match show::target(around, board, &args.target) {
+        Ok(target) => return Ok((target, args.step.as_deref())),
+        Err(failure) => failure,
+    };
+    let latest = common::find_run(around, "latest").ok().map(|(id, _)| id);
+    match latest.filter(|id| args.step.is_none() && board.step(id, &args.target).is_some()) {
+        Some(id) => Ok((Target::Run(id), Some(&args.target))),
+        None => Err(failure),
     }
 }
 

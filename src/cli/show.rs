@@ -98,6 +98,12 @@ pub(crate) fn say_parked(around: &Surroundings, board: &Board) {
 /// Warns about each inbox file that workers ignore, with the reason. `None` checks all agents.
 pub(crate) fn say_ignored(around: &Surroundings, agent: Option<&str>) {
     let inboxes = Layout::new(&around.workspace).inboxes();
+    for file in intake::beside_inboxes(&inboxes).iter().filter(|_| agent.is_none()) {
+        talk(format_args!(
+            "warning: `inbox/{file}` is ignored: tasks belong in the inbox of an agent, \
+             `inbox/AGENT/`"
+        ));
+    }
     let entries = fs::read_dir(inboxes).into_iter().flatten().flatten();
     let mut agents: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

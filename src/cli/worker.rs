@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::common::{self, Surroundings};
-use super::{Common, Failure, fleet, show, signals};
+use super::{Common, Failure, fleet, signals};
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking;
 use crate::base::ids::name_fault;
@@ -57,7 +57,6 @@ pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     fleet::check_inbox(&around, &queue, &args.agent)?;
     warn_of_unknown(&around, &args.agent);
-    show::say_ignored(&around, Some(&args.agent));
     let signals = signals::listen()?;
     exec::start_guard();
     let until = match (args.once, args.drain) {

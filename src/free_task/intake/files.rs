@@ -1,5 +1,6 @@
 //! Names of dropped files, which may contain any bytes, and moves of such files.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,11 +25,45 @@ pub(crate) fn is_dropped(name: &OsStr) -> bool {
 /// Returns the files in an inbox that no worker will take, each with the reason.
 pub(crate) fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
     let entries = fs::read_dir(inbox).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let mut found: Vec<(String, &'static str)> = files
-        .filter_map(|entry| Some((shown(&entry.file_name()), reason(&entry.file_name())?)))
+    let mut found: Vec<(String, &'static str)> = entries
+        .filter_map(|entry| {
+            let known = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+            let name = entry.file_name();
+            // An empty file becomes a task once it has text.
+            let empty = (is_dropped(&name) && known.len() == 0).then_some("it is empty");
+            Some((shown(&name), empty.or_else(|| reason(&name))?))
+        })
         .collect();
     found.sort();
+    found
+}
+
+/// Returns the files next to the inboxes: no worker takes them.
+pub(crate) fn beside_inboxes(inboxes: &Path) -> Vec<String> {
+    let entries = fs::read_dir(inboxes).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let mut names: Vec<OsString> = files.map(|entry| entry.file_name()).collect();
+    names.retain(|name| !name.as_bytes().starts_with(b"."));
+    names.sort();
+    names.iter().map(|name| shown(name)).collect()
+}
+
+/// Returns the files among `names` that no worker takes and that are not in `reported` yet, each
+/// with the reason, and adds them to `reported`.
+pub(crate) fn newly_ignored(
+    inbox: &Path,
+    names: &[OsString],
+    reported: &mut HashSet<PathBuf>,
+) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for name in names {
+        let (Some(reason), path) = (reason(name), inbox.join(name)) else { continue };
+        let is_file = || fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
+        if !reported.contains(&path) && is_file() {
+            found.push((shown(name), reason.to_owned()));
+            reported.insert(path);
+        }
+    }
     found
 }
 

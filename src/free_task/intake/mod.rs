@@ -22,7 +22,7 @@ mod tests;
 
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use adopt::{Adopt, Adopted, Dropped, FreeTasks};
-pub(crate) use files::{Aside, aside_by_id, ignored, is_dropped, moved_aside};
+pub(crate) use files::{Aside, aside_by_id, beside_inboxes, ignored, is_dropped, moved_aside};
 
-use self::files::{is_listed, list, move_unique, shown};
+use self::files::{is_listed, list, move_unique, newly_ignored, shown};
 use self::look::{Kind, Look, Writers};
 use super::parse::{FreeTask, day, made_at};
 use crate::base::host::{chance, uptime_ms};
@@ -140,6 +140,8 @@ pub(crate) struct Intake {
     random: Random,
     count: u64,
     seen: HashMap<(String, OsString), Seen>,
+    /// Files that are no tasks by their names, and were reported.
+    ignored: HashSet<PathBuf>,
     taken: Vec<Taken>,
     /// Time of the last recovery of files of dead processes.
     recovered: Option<Instant>,
@@ -164,6 +166,7 @@ impl Intake {
             random: Random::new(chance()),
             count: 0,
             seen: HashMap::new(),
+            ignored: HashSet::new(),
             taken: Vec::new(),
             recovered: None,
             unsynced: BTreeSet::new(),
@@ -196,6 +199,7 @@ impl Intake {
     ) -> io::Result<Vec<OsString>> {
         let inbox = self.layout.inbox(agent);
         let names = list(&inbox)?;
+        scanned.refused.extend(newly_ignored(&inbox, &names, &mut self.ignored));
         let mut settled = Vec::new();
         let mut still = HashMap::new();
         for name in names.into_iter().filter(|name| is_dropped(name)) {
