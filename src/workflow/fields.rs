@@ -128,6 +128,16 @@ pub(crate) fn in_quotes(findings: &Findings, node: &Node) -> String {
     findings.called(node).map_or_else(|| node.to_json().to_string(), Cow::into_owned)
 }
 
+/// Returns the problem of a value that should be a list of steps or nodes.
+pub(crate) fn no_list(what: &str, unit: &str, node: &Node) -> Problem {
+    let message = format!("{what} must be a list of {unit}s, not {}", node.kind());
+    let problem = Problem::error(message).at(node.place);
+    match &node.value {
+        Value::Map(_) => problem.hint(format!("begin each {unit} with a dash: `- `")),
+        _ => problem,
+    }
+}
+
 impl<'a> Fields<'a> {
     /// Opens a map and reports each key that does not belong in it.
     pub(crate) fn open(

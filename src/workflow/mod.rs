@@ -110,6 +110,15 @@ pub(crate) fn compile_parsed(
     let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
     let place_of = |name: &str| key(name).map(|key| key.place);
     let findings = Findings::of(text, configured);
+    if !matches!(document.value, yaml::Value::Map(_)) {
+        let what = match document.value {
+            yaml::Value::Null => "the file is empty".to_owned(),
+            _ => format!("the workflow must be a map, not {}", document.kind()),
+        };
+        let hint = "write `steps:` or `nodes:`; `orchestrate init DIR` makes an example";
+        let problems = vec![Problem::error(what).at(document.place).hint(hint)];
+        return Err(Rejected { problems, named: findings.into_parts().1 });
+    }
     let plan = match (place_of("nodes"), place_of("steps")) {
         (Some(nodes), Some(steps)) => {
             let what = "the workflow has both `steps` and `nodes`, which exclude each other";

@@ -14,6 +14,7 @@ pub(crate) fn explain(message: &str, place: Option<Place>, lines: &[&str]) -> Pr
         .tab()
         .or_else(|| looking.quote())
         .or_else(|| looking.escape())
+        .or_else(|| looking.reference())
         .or_else(|| looking.bracket())
         .or_else(|| looking.sign())
         .or_else(|| looking.colon())
@@ -105,6 +106,9 @@ impl Looking<'_> {
             };
             return Some(("text follows the closing quote".into(), Some(hint.into()), self.place));
         }
+        if self.says(&["unclosed quote"]) {
+            return Some(self.unclosed_quote(self.here().chars().next()?, self.place));
+        }
         if !self.says(&["multiline quoted scalar", "quoted scalar, found unexpected"]) {
             return None;
         }
@@ -145,6 +149,45 @@ impl Looking<'_> {
             None => "double quotes have an escape that is not complete".to_owned(),
         };
         Some((said, Some(hint.to_owned()), place))
+    }
+
+    /// Explains references outside quotes: YAML reads the braces of `${x}` and `{{.x}}` as a map.
+    fn reference(&self) -> Option<Said> {
+        let broken =
+            ["flow mapping", "flow sequence", "flow construct", "did not find expected key"];
+        if !self.says(&broken) {
+            return None;
+        }
+        let line = self.line(self.place.line);
+        let (at, open) = line.char_indices().find_map(|(at, _)| {
+            let column = line[..at].chars().count() + 1;
+            let open = || Open::before(self.lines, Place { column, ..self.place });
+            let is = ["${", "{{"].iter().any(|sign| line[at..].starts_with(sign));
+            is.then(open).filter(|open| open.quote.is_none()).map(|open| (at, open))
+        })?;
+        let head = &line[..at];
+        if head.contains(" #") {
+            return None;
+        }
+        let (begin, end) = match open.brackets.is_empty() {
+            // A plain value may have braces in it, but not at its start.
+            true if head.trim_end().ends_with([':', '-']) && line[at..].starts_with("{{") => {
+                (at, line[at..].find(" #").map_or(line.len(), |comment| at + comment))
+            }
+            true => return None,
+            false => {
+                let begin = head.rfind([',', '[', '{']).map_or(0, |comma| comma + 1);
+                let begin = begin.max(head.rfind(": ").map_or(0, |colon| colon + 2));
+                let close = if line[at..].starts_with("{{") { "}}" } else { "}" };
+                let end = line[at..].find(close).map_or(line.len(), |end| at + end + close.len());
+                (begin, end + line[end..].find([',', ']', '}']).unwrap_or(line.len() - end))
+            }
+        };
+        let value = line[begin..end].trim();
+        let begin = begin + line[begin..].len() - line[begin..].trim_start().len();
+        let said = format!("the braces of `{value}` are a map to YAML");
+        let (column, len) = (line[..begin].chars().count() + 1, value.chars().count());
+        Some((said, Some(in_quotes(value)), Place { column, len, ..self.place }))
     }
 
     fn bracket(&self) -> Option<Said> {
@@ -335,8 +378,16 @@ impl Looking<'_> {
             let message = "there is a second document in it, behind `---`, and one file holds one";
             return said(message, "put it into a file of its own");
         }
-        if self.says(&["non-finite float"]) {
-            return said("`.inf` and `.nan` have no place in a workflow", "write a number");
+        if self.says(&["non-finite float", "have no place in a workflow"]) {
+            let token = self.token(!self.open().brackets.is_empty());
+            return match token.bytes().any(|byte| byte.is_ascii_digit()) {
+                true => Some((
+                    "this number is too large".into(),
+                    Some(in_quotes(token)),
+                    Place { len: token.len(), ..self.place },
+                )),
+                false => said("`.inf` and `.nan` have no place in a workflow", "write a number"),
+            };
         }
         if self.says(&["scanning a block scalar, did not find expected comment"]) {
             return said(

@@ -14,6 +14,42 @@ fn said(text: &str) -> (String, String, usize, usize) {
 fn faults_are_told_in_plain_words_with_their_cure() {
     for (text, message, hint, line, column) in [
         (
+            "a: [x, ${y.z}]\n",
+            "the braces of `${y.z}` are a map to YAML",
+            "put it in quotes: \"${y.z}\"",
+            1,
+            8,
+        ),
+        (
+            "a: [\"${y}\", b-${y}-c, d]\n",
+            "the braces of `b-${y}-c` are a map to YAML",
+            "put it in quotes: \"b-${y}-c\"",
+            1,
+            13,
+        ),
+        (
+            "- { é: x, b: echo {{.y}} now }\n",
+            "the braces of `echo {{.y}} now` are a map to YAML",
+            "put it in quotes: \"echo {{.y}} now\"",
+            1,
+            14,
+        ),
+        (
+            "a: 1\nb: {{.y}} \"now\" # c\n",
+            "the braces of `{{.y}} \"now\"` are a map to YAML",
+            "put it in quotes: '{{.y}} \"now\"'",
+            2,
+            4,
+        ),
+        (
+            "a: [\"x\", \"y]\nb: 1\n",
+            "the quote `\"` opened on line 1 is not closed on that line",
+            "close it with `\"`",
+            1,
+            10,
+        ),
+        ("a: 1e400\n", "this number is too large", "put it in quotes: \"1e400\"", 1, 4),
+        (
             "a: 1\nb:\n\tc: 2\n",
             "a tab indents this line, and only spaces may",
             "indent with spaces",

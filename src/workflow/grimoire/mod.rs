@@ -21,7 +21,7 @@ use super::schema::{Table, grimoire as shape};
 use super::{Configured, lint, shell, spells, steps};
 use crate::template::spell::{Fault, Spell};
 use crate::workflow::dialects::{self, Format};
-use crate::workflow::fields::{Fields, Findings, suggest};
+use crate::workflow::fields::{Fields, Findings, no_list, suggest};
 use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{Problem, nearest};
 use crate::yaml::{Node, Value};
@@ -170,8 +170,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
 
 fn read_block(reading: &Reading, node: &Node, what: &str, depth: usize) -> Option<Block> {
     let Value::List(nodes) = &node.value else {
-        let message = format!("{what} must be a list of steps, not {}", node.kind());
-        reading.findings.error(node.place, message);
+        reading.findings.add(no_list(what, "step", node));
         return None;
     };
     if nodes.is_empty() {

@@ -20,7 +20,7 @@ use serde_json::{Map, Value as Json};
 
 use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, When};
 use super::{Configured, spells, steps};
-use crate::workflow::fields::{Fields, Findings, suggest};
+use crate::workflow::fields::{Fields, Findings, no_list, suggest};
 use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{At, Problem};
 use crate::yaml::{Node, Value};
@@ -206,8 +206,7 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
     let findings = reading.findings;
     let node = top.get("nodes")?;
     let Value::List(nodes) = &node.value else {
-        let message = format!("`nodes` must be a list of nodes, not {}", node.kind());
-        findings.error(node.place, message);
+        findings.add(no_list("`nodes`", "node", node));
         return None;
     };
     if nodes.is_empty() {

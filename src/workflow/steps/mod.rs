@@ -21,7 +21,9 @@ use crate::agent::Kind;
 use crate::base::ids::name_fault;
 use crate::template::{Hole, Template};
 use crate::workflow::dialects;
-use crate::workflow::fields::{Fields, Findings, in_quotes, in_text, parse_template, suggest};
+use crate::workflow::fields::{
+    Fields, Findings, in_quotes, in_text, no_list, parse_template, suggest,
+};
 use crate::workflow::plan::Dialect;
 use crate::yaml::problem::{Place, Problem, nearest};
 use crate::yaml::{Node, Value};
@@ -287,7 +289,7 @@ fn account(fields: &Fields) -> Option<String> {
 fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {
     let findings = reading.findings;
     let Value::List(nodes) = &node.value else {
-        findings.error(node.place, format!("{what} must be a list of steps, not {}", node.kind()));
+        findings.add(no_list(what, "step", node));
         return None;
     };
     if nodes.is_empty() {
