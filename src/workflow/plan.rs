@@ -524,10 +524,12 @@ impl Step {
     }
 
     /// Returns true if the step refers to the run's directory or its state file, and so may read
-    /// the state: in its command, its provider's command, or its file paths.
+    /// the state: in its command, its environment, its provider's command, or its file paths. A
+    /// script in a file of its own may always read it.
     pub(crate) fn names_state(&self, providers: &BTreeMap<String, Provider>) -> bool {
-        const STATE: &str = "state.json";
-        let named = |template: &Template| template.names("run.root", STATE);
+        const WORDS: [&str; 2] = ["state.json", "ORCHESTRATE_RUN_ROOT"];
+        let says = |text: &str| WORDS.iter().any(|word| text.contains(word));
+        let named = |template: &Template| WORDS.iter().any(|word| template.names("run.root", word));
         let depends = self.depends.required.iter().chain(&self.depends.optional);
         let mut files = depends.chain(&self.input_file);
         let tests = match &self.when {
@@ -546,17 +548,24 @@ impl Step {
             Action::Ask { provider, params } => of_provider(provider, params),
             Action::Wait(wait) => named(&wait.glob),
             Action::Prompt(prompt) => {
-                matches!(&prompt.words, Words::Inline(text) if text.source().contains(STATE))
-                    || of_provider(&prompt.provider, &prompt.params)
+                let in_words = match &prompt.words {
+                    Words::Inline(text) => says(&text.source()),
+                    Words::Spell(used) => match &used.source {
+                        SpellSource::Inline(spell) => says(spell.text()),
+                        SpellSource::Named(_) => false,
+                    },
+                    Words::Command(_) => false,
+                };
+                in_words || of_provider(&prompt.provider, &prompt.params)
             }
-            Action::Shell { script: ShellText::Spell(spell) } => spell.text().contains(STATE),
+            Action::Shell { script: ShellText::Spell(spell) } => says(spell.text()),
             Action::Shell { script: ShellText::Node(text) }
-            | Action::Script(Script { code: Code::Inline(text), .. }) => {
-                text.source().contains(STATE)
-            }
+            | Action::Script(Script { code: Code::Inline(text), .. }) => says(&text.source()),
+            Action::Script(Script { code: Code::Named(_), .. }) => true,
             _ => false,
         };
-        executed || files.any(named) || tests.into_iter().flatten().any(named)
+        let in_env = self.env.iter().any(|(_, value)| says(value));
+        executed || in_env || files.any(named) || tests.into_iter().flatten().any(named)
     }
 }
 
