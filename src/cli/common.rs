@@ -305,6 +305,15 @@ impl Surroundings {
         })
     }
 
+    /// Returns a path of the workspace as the user can open it: relative to the current directory if
+    /// it is inside, or else absolute.
+    pub(super) fn openable(&self, path: &Path) -> String {
+        let whole = self.workspace.join(path);
+        let here = std::env::current_dir().ok();
+        let inside = here.as_ref().and_then(|here| whole.strip_prefix(here).ok());
+        inside.unwrap_or(&whole).display().to_string()
+    }
+
     pub(crate) fn colour(&self) -> bool {
         match self.common.color {
             Colour::Always => true,
@@ -1161,7 +1170,8 @@ pub(crate) fn tell_end(
         }
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
-    talk(format_args!("  state: {}/state.json", run.origin.run_root));
+    let root = around.openable(Path::new(&run.origin.run_root));
+    talk(format_args!("  state: {root}/state.json"));
     let failed = run.failed_steps.last().and_then(|path| Address::find(plan, path));
     let record = failed.and_then(|at| run.slot(&at)?.record.as_deref());
     let fault = record.and_then(|record| record.error.as_ref());

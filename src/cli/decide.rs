@@ -132,7 +132,7 @@ pub(super) fn give(
     }
     if !gate.answered && asked.plan.dialect() != Dialect::Nodes && !is_driven(around, id)? {
         // The process that applies the answer continues the run, and would refuse for this reason.
-        resume::check_source(around, &asked.plan, &asked.run, None)?;
+        resume::check_source(around, &asked.plan, &asked.run, "resume", None)?;
     }
     let by = Some(whoami());
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());

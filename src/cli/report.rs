@@ -38,8 +38,11 @@ pub(crate) fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
         return Ok(0);
     }
     let file = write(&board, &id, args.output.as_deref())?;
-    let file = file.strip_prefix(&around.workspace).unwrap_or(&file);
-    put(&format!("{}\n", file.display()))?;
+    let shown = match &args.output {
+        Some(given) => given.display().to_string(),
+        None => around.openable(&file),
+    };
+    put(&format!("{shown}\n"))?;
     Ok(0)
 }
 

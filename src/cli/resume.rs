@@ -104,7 +104,7 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
         refuse_idle(&owned, why)?;
     }
     args.options.check(&owned.plan, Driver::Alone)?;
-    settle_source(&around, &mut owned, args.accept_changes, None)?;
+    settle_source(&around, &mut owned, args.accept_changes, None, "resume")?;
     if why == Why::Asked {
         cancel::forget(None, &id, &root)?;
     }
@@ -290,7 +290,7 @@ fn of_fleet(
     }
     refuse_idle(&owned, why)?;
     args.options.check(&owned.plan, Driver::ForFleet)?;
-    settle_source(around, &mut owned, args.accept_changes, None)?;
+    settle_source(around, &mut owned, args.accept_changes, None, "resume")?;
     record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
     // An answer does not withdraw a request to cancel the run.
@@ -418,10 +418,11 @@ pub(super) fn settle_source(
     owned: &mut Owned,
     accept: bool,
     from: Option<&str>,
+    verb: &str,
 ) -> Result<(), Failure> {
     let file = owned.run.origin.workflow_file.clone();
     if !accept || grimoires::is_built_in(&file) {
-        return check_source(around, &owned.plan, &owned.run, from);
+        return check_source(around, &owned.plan, &owned.run, verb, from);
     }
     let loaded = common::load(around, Path::new(&file))?;
     super::run::tell_warnings(around, &loaded);
@@ -483,12 +484,13 @@ pub(super) fn settle_source(
 
 /// Checks that the workflow file is unchanged since the run was created. A changed file is an
 /// error; for a graph it is a warning, and the run continues with its own copy. Call it before
-/// changing anything of the run. `from` is the step of `retry --from`: a completed run accepts
-/// changes only by that.
+/// changing anything of the run. The hint names `verb`, and the step of `retry --from`:
+/// a completed run accepts changes only by that.
 pub(super) fn check_source(
     around: &Surroundings,
     plan: &Plan,
     run: &Run,
+    verb: &str,
     from: Option<&str>,
 ) -> Result<(), Failure> {
     warn_of_parts(around, run);
@@ -499,10 +501,8 @@ pub(super) fn check_source(
     match fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {id} began");
-            let accept = match from {
-                Some(step) => format!("{ORCHESTRATE} retry {id} --from {step} --accept-changes"),
-                None => format!("{ORCHESTRATE} resume {id} --accept-changes"),
-            };
+            let from = from.map(|step| format!(" --from {step}")).unwrap_or_default();
+            let accept = format!("{ORCHESTRATE} {verb} {id}{from} --accept-changes");
             if plan.dialect() == Dialect::Nodes {
                 tracing::warn!(
                     "{message}; it goes on with its own copy; `{accept}` continues with the \

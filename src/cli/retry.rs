@@ -73,7 +73,7 @@ fn of_process(
     }
     args.options.check(&owned.plan, Driver::Alone)?;
     let from = args.from.as_deref().map(shown);
-    resume::settle_source(around, &mut owned, args.accept_changes, from.as_deref())?;
+    resume::settle_source(around, &mut owned, args.accept_changes, from.as_deref(), "retry")?;
     if let Some(step) = &args.from {
         check_step(&owned.plan, &owned.run, &shown(step))?;
     }
@@ -128,7 +128,7 @@ fn hand_over(
         return Ok(Some(owned));
     }
     options.check(&owned.plan, Driver::Coordinator)?;
-    resume::settle_source(around, &mut owned, args.accept_changes, from)?;
+    resume::settle_source(around, &mut owned, args.accept_changes, from, "retry")?;
     if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {

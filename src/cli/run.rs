@@ -237,7 +237,11 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
         }
         _ => {
             let verb = if args.detach { "submit" } else { "run" };
-            let hint = format!("`orchestrate {verb} WORKFLOW` names a file or a grimoire");
+            let usual = Path::new("workflow.yaml");
+            let hint = match usual.is_present_file() {
+                true => format!("`orchestrate {verb} {}`", usual.display()),
+                false => format!("`orchestrate {verb} WORKFLOW` names a file or a grimoire"),
+            };
             Err(Failure::new(2, "no workflow was named").hint(hint))
         }
     }
