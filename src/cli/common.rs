@@ -305,8 +305,8 @@ impl Surroundings {
         })
     }
 
-    /// Returns a path of the workspace as the user can open it: relative to the current directory if
-    /// it is inside, or else absolute.
+    /// Returns a path of the workspace as the user can open it: relative to the current directory
+    /// if it is inside, or else absolute.
     pub(super) fn openable(&self, path: &Path) -> String {
         let whole = self.workspace.join(path);
         let here = std::env::current_dir().ok();

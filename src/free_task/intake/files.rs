@@ -71,7 +71,8 @@ pub(crate) fn newly_ignored(
 /// user created the file.
 fn reason(name: &OsStr) -> Option<&'static str> {
     let text = name.to_string_lossy();
-    if is_dropped(name) || TaskName::is_name(&text) || text.starts_with(".nfs") {
+    let of_system = [".nfs", ".#"].iter().any(|start| text.starts_with(start));
+    if is_dropped(name) || TaskName::is_name(&text) || of_system {
         return None;
     }
     let temporary = ["~", ".swp", ".tmp", ".part"].iter().any(|end| text.ends_with(end));

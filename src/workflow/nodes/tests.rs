@@ -365,7 +365,7 @@ fn the_dialect_is_chosen_by_what_is_there() {
     assert_eq!(neither, ["E1 the workflow has no `steps`, and no `nodes` either"]);
     for (nodes, wanted) in [
         ("[]", "E3 `nodes` has no node in it"),
-        ("{}", "E3 `nodes` must be a list of nodes, not a map"),
+        ("{}", "E3 `nodes` must be a list of nodes, not a map | begin each node with a dash: `- `"),
         ("", "E3 `nodes` must be a list of nodes, not nothing"),
         ("[x]", "E3 this node must be a map, not text"),
     ] {
