@@ -58,7 +58,7 @@ pub(crate) fn newly_ignored(
     let mut found = Vec::new();
     for name in names {
         let (Some(reason), path) = (reason(name), inbox.join(name)) else { continue };
-        let is_file = || fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
+        let is_file = || fs::symlink_metadata(&path).is_ok_and(|data| data.is_file());
         if !reported.contains(&path) && is_file() {
             found.push((shown(name), reason.to_owned()));
             reported.insert(path);
