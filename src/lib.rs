@@ -31,6 +31,7 @@ mod run;
 #[cfg(test)]
 mod sim;
 
+mod actions;
 mod cli;
 mod graph;
 mod offline;

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::Value;
 
-use super::common::Surroundings;
-use super::show;
+use super::invocation::Invocation;
 use crate::base::ids::RunId;
 use crate::disk::fs;
 use crate::exec::{Errand, Streams};
@@ -92,20 +91,20 @@ impl Hands {
     }
 
     /// Runs the verb. Returns when it ends, when the board shows its effect, or after the timeout.
-    pub(crate) fn act(&self, around: &Surroundings, deed: &Deed) -> io::Result<Came> {
+    pub(crate) fn act(&self, invocation: &Invocation, deed: &Deed) -> io::Result<Came> {
         let words = deed.words();
         if words.iter().any(|word| word.contains('\0') || word.len() > LONGEST) {
             let message = "it is too long, or has a zero byte in it".to_owned();
             return Ok(Came::Refused { code: 2, message });
         }
-        let look = || board(around).is_some_and(|board| deed.is_seen(&board));
+        let look = || board(invocation).is_some_and(|board| deed.is_seen(&board));
         // If the board shows the effect before the request, only the verb's own result counts.
         let before = look();
         let (output, errors) = (in_memory()?, in_memory()?);
         let (to, also) = (output.try_clone()?, errors.try_clone()?);
         let streams = Streams { input: deed.input()?, output: to, errors: also };
         let here = std::env::current_dir()?;
-        let errand = Errand::start(&self.program, &arguments(around, words), &here, streams)?;
+        let errand = Errand::start(&self.program, &arguments(invocation, words), &here, streams)?;
         let mut rest = Rest { errand, output, errors };
         let until = Instant::now() + self.patience;
         loop {
@@ -120,13 +119,13 @@ impl Hands {
 }
 
 /// Returns a snapshot of the board. Does not wait for heartbeats of other machines.
-fn board(around: &Surroundings) -> Option<Board> {
-    show::board(around, show::queue_if_any(around).ok()?).ok()
+fn board(invocation: &Invocation) -> Option<Board> {
+    Board::scan(&invocation, invocation.queue_if_any().ok()?).ok()
 }
 
-fn arguments(around: &Surroundings, words: Vec<String>) -> Vec<OsString> {
+fn arguments(invocation: &Invocation, words: Vec<String>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["--json".into(), "--quiet".into()];
-    let common = &around.common;
+    let common = &invocation.common;
     for (flag, path) in [("--state-dir", &common.state_dir), ("--config", &common.config)] {
         if let Some(path) = path {
             arguments.extend([flag.into(), path.clone().into_os_string()]);

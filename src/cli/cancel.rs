@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::{self, Surroundings};
-use super::show::{self, Target, put, put_json};
-use super::{Common, Failure, home};
+use super::Common;
+use super::invocation::{self, Invocation};
+use super::output::{put, put_json};
+use crate::actions::target::{self, Target};
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{RunId, counted};
 use crate::base::time::{Clock, SystemClock};
@@ -23,11 +24,16 @@ use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
 use crate::fleet::member::Undertaker;
 use crate::queue::{End, Ending, Place, Queue};
-use crate::run::local::CANCEL;
-use crate::run::open;
+use crate::run::failure::Failure;
+use crate::run::local::{self, CANCEL};
+use crate::run::locked::LockedRun;
+use crate::run::notify::Notifying;
+use crate::run::project::{runs_in, unreadable_queue};
+use crate::run::record::NoReport;
 use crate::run::run_task::{self, StillHeld};
+use crate::run::{home, open, wording};
 use crate::store::lock::{self, LockError, RunLock};
-use crate::view::{self, Board, Found, Standing};
+use crate::view::{Board, Found, Standing};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CancelArgs {
@@ -62,12 +68,12 @@ const DRIVES_AFTER: Duration = Duration::from_millis(50);
 const UNSEEN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
-    let (around, wrong) = Surroundings::look_anyway(common)?;
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue.clone())?;
+    let (invocation, wrong) = Invocation::read_leniently(common)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue.clone())?;
     let target = match &args.target {
-        Some(name) => show::target(&around, &board, name)?,
-        None => Target::Run(only_in_progress(&around, &board)?),
+        Some(name) => target::target(&invocation, &board, name)?,
+        None => Target::Run(only_in_progress(&invocation, &board)?),
     };
     if let Some(failure) = wrong {
         // For a fleet, the settings decide which workers count as dead.
@@ -75,55 +81,55 @@ pub(super) fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
         if !alone {
             return Err(failure);
         }
-        common::warn_of_settings(&failure);
+        invocation::warn_of_settings(&failure);
     }
-    let cancelled = cancel(&around, queue, &board, &target, Wait::new(&args.patience))?;
-    cancelled.tell(&around)
+    let cancelled = cancel(&invocation, queue, &board, &target, Wait::new(&args.patience))?;
+    cancelled.tell(&invocation)
 }
 
 /// Returns the run of this workspace that is in progress, if it is the only one.
-fn only_in_progress(around: &Surroundings, board: &Board) -> Result<RunId, Failure> {
+fn only_in_progress(invocation: &Invocation, board: &Board) -> Result<RunId, Failure> {
     let is_in_progress = |id: &RunId| {
         let state = board.run(id).state;
         matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful)
-            && home::elsewhere(around, &board.run_root(id)).is_none()
+            && home::elsewhere(invocation, &board.run_root(id)).is_none()
     };
-    let mut found = view::runs_in(&around.state_dir);
+    let mut found = runs_in(&invocation.state_dir);
     found.retain(is_in_progress);
     match found.as_slice() {
         [id] => Ok(id.clone()),
-        [] => Err(Failure::new(2, "no run is in progress")
+        [] => Err(Failure::invalid("no run is in progress")
             .hint("`orchestrate status` shows runs; `orchestrate cancel RUN` ends one that waits")),
         several => {
             let list: Vec<_> = several.iter().take(5).map(|id| format!("`{id}`")).collect();
             let message = format!("{} runs are in progress: {}", several.len(), list.join(", "));
-            Err(Failure::new(2, message).hint("name the one to cancel"))
+            Err(Failure::invalid(message).hint("name the one to cancel"))
         }
     }
 }
 
 /// Cancels a run or a task, and waits until none of its processes runs any more.
 pub(super) fn cancel(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: Option<Arc<Queue>>,
     board: &Board,
     target: &Target,
     wait: Wait,
 ) -> Result<Cancelled, Failure> {
     match (target, queue) {
-        (Target::Run(id), queue) => cancel_run(around, queue, board, id, wait),
-        (Target::Task(found), Some(queue)) => cancel_task(around, queue, board, found, wait),
-        (Target::Aside(aside), _) => Err(show::no_task_yet(board, aside)),
-        (Target::Task(_), None) => Err(Failure::new(2, "there is no queue")),
+        (Target::Run(id), queue) => cancel_run(invocation, queue, board, id, wait),
+        (Target::Task(found), Some(queue)) => cancel_task(invocation, queue, board, found, wait),
+        (Target::Aside(aside), _) => Err(target::no_task_yet(board, aside)),
+        (Target::Task(_), None) => Err(Failure::invalid("there is no queue")),
     }
 }
 
 /// `queue drop`, which cancels a task.
-pub(super) fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let queue = show::need_queue(around)?;
-    let board = show::board(around, Some(queue.clone()))?;
-    let found = show::task(&board, &args.task)?;
-    cancel_task(around, queue, &board, &found, Wait::new(&args.patience))?.tell(around)
+pub(super) fn drop_task(args: &CancelTaskArgs, invocation: &Invocation) -> Result<u8, Failure> {
+    let queue = invocation.need_queue()?;
+    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let found = target::task(&board, &args.task)?;
+    cancel_task(invocation, queue, &board, &found, Wait::new(&args.patience))?.tell(invocation)
 }
 
 /// A wait with a time limit.
@@ -177,9 +183,9 @@ impl Cancelled {
         }
     }
 
-    fn tell(&self, around: &Surroundings) -> Result<u8, Failure> {
+    fn tell(&self, invocation: &Invocation) -> Result<u8, Failure> {
         let Cancelled { what, id, .. } = self;
-        match around.common.json {
+        match invocation.common.json {
             true => put_json("cancel/v1", json!({ *what: id, "cancelled": true }))?,
             false => put(&format!("{}\n", self.words()))?,
         }
@@ -195,11 +201,11 @@ fn judge(
 ) -> Result<Cancelled, Failure> {
     match outcome {
         Outcome::Cancelled => Ok(Cancelled { what, id: id.to_owned(), already: false }),
-        Outcome::TooLate(word) => Err(Failure::new(1, format!("{what} {id} has {word} already"))),
+        Outcome::TooLate(word) => Err(Failure::failed(format!("{what} {id} has {word} already"))),
         Outcome::StillAlive(who) => {
             let time = counted(wait.limit.as_secs() as usize, "second");
             let message = format!("{what} {id} is not cancelled yet, after {time}: {who}");
-            Err(Failure::new(1, message)
+            Err(Failure::failed(message)
                 .hint("the request stays: it is cancelled as soon as that is over"))
         }
     }
@@ -216,23 +222,23 @@ fn word(status: RunStatus) -> &'static str {
 }
 
 fn cancel_run(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: Option<Arc<Queue>>,
     board: &Board,
     id: &RunId,
     mut wait: Wait,
 ) -> Result<Cancelled, Failure> {
     let (view, root) = (board.run(id), board.run_root(id));
-    home::check(around, id, &root)?;
+    home::check(invocation, id, &root)?;
     match (view.state, view.recorded) {
         (Standing::Cancelled, _) => {
             return Ok(Cancelled { what: "run", id: id.to_string(), already: true });
         }
         (Standing::Damaged | Standing::Unreadable, _) => {
-            end_what_is_left(around, id, &root);
+            end_what_is_left(invocation, id, &root);
             // Another process may have repaired the run since.
             if let Err(error) = board.open(id) {
-                return Err(common::cannot_read(id, &error));
+                return Err(wording::cannot_read(id, &error));
             }
         }
         (state, Some(status)) if state.is_over() => {
@@ -241,59 +247,59 @@ fn cancel_run(
         _ => {}
     }
     let outcome = match queue {
-        Some(queue) if view.fleet => of_fleet(around, &queue, id, &root, &mut wait)?,
+        Some(queue) if view.fleet => of_fleet(invocation, &queue, id, &root, &mut wait)?,
         // The lock's holder may be a coordinator, which also drives other runs.
         None if view.fleet => {
-            return Err(Failure::new(1, format!("run {id} is of a fleet, whose queue is gone"))
+            return Err(Failure::failed(format!("run {id} is of a fleet, whose queue is gone"))
                 .hint("`orchestrate doctor` tells more"));
         }
-        _ => of_process(around, id, &root, &mut wait)?,
+        _ => of_process(invocation, id, &root, &mut wait)?,
     };
     judge("run", id.as_str(), &wait, outcome)
 }
 
 /// Ends the child processes of a run whose journal cannot be written. Does nothing for a run of a
 /// fleet or a run that a process has locked.
-fn end_what_is_left(around: &Surroundings, id: &RunId, root: &Path) {
+fn end_what_is_left(invocation: &Invocation, id: &RunId, root: &Path) {
     let fleet = crate::store::origin(root).is_some_and(|origin| origin.fleet);
     if fleet || lock::is_held(root) {
         return;
     }
     match exec::sweep(&format!("{id}/")) {
         0 => {}
-        1 => around.say("ended the process that it had left"),
-        left => around.say(format!("ended {left} processes that it had left")),
+        1 => invocation.note("ended the process that it had left"),
+        left => invocation.note(format!("ended {left} processes that it had left")),
     }
 }
 
 /// Cancels a run that one process drives, or none.
 fn of_process(
-    around: &Surroundings,
+    invocation: &Invocation,
     id: &RunId,
     root: &Path,
     wait: &mut Wait,
 ) -> Result<Outcome, Failure> {
     let marker = root.join(CANCEL);
     fs::write(&marker, "").map_err(|error| {
-        Failure::new(1, format!("cannot write `{}`: {error}", marker.display()))
+        Failure::failed(format!("cannot write `{}`: {error}", marker.display()))
     })?;
     let mut seen: Option<(u32, Instant)> = None;
     let (mut asked, began) = (None, Instant::now());
     loop {
         let holder = match lock::take(root) {
             Ok(lock) => {
-                let status = record_end(around, id, root, &lock)?;
+                let ended = record_end(invocation, id, root, lock)?;
                 let _ = fs::remove_file(&marker);
-                return Ok(outcome_of(status));
+                return Ok(outcome_of(ended.run.status));
             }
             Err(LockError::Held { .. }) => lock::held_by(root),
-            Err(error) => return Err(common::cannot_lock(error, root, id)),
+            Err(error) => return Err(wording::cannot_lock(error, root, id)),
         };
         let pid = holder.and_then(|holder| holder.pid);
         if pid.is_none() && began.elapsed() >= UNSEEN_AFTER {
             let _ = fs::remove_file(&marker);
             let message = format!("run {id} is driven by a process of another machine");
-            return Err(Failure::new(5, message).hint("`orchestrate cancel` works there"));
+            return Err(Failure::owned(message).hint("`orchestrate cancel` works there"));
         }
         match (pid, seen) {
             (Some(pid), Some((before, since))) if pid == before => {
@@ -325,46 +331,45 @@ fn outcome_of(status: RunStatus) -> Outcome {
 }
 
 /// Ends the remaining child processes of a run that no process drives, then records its end.
+/// Returns the run, which stays locked.
 fn record_end(
-    around: &Surroundings,
+    invocation: &Invocation,
     id: &RunId,
     root: &Path,
-    _lock: &RunLock,
-) -> Result<RunStatus, Failure> {
-    let workspace = common::open_workspace(around)?;
-    let (_, plan, mut store, mut run) =
-        open::open(&workspace, root).map_err(|error| common::cannot_read(id, &error))?;
+    lock: RunLock,
+) -> Result<LockedRun, Failure> {
+    let workspace = invocation.open_workspace()?;
+    let (_, plan, store, run) =
+        open::open(&workspace, root).map_err(|error| wording::cannot_read(id, &error))?;
+    let mut locked = LockedRun { plan, run, store, lock, checkout: None };
     exec::sweep(&format!("{id}/"));
-    let now = SystemClock.now();
-    if run.status == RunStatus::Running {
+    let (now, failed) = (SystemClock.now(), |error| wording::disk_failure(&error, id));
+    let notifier = local::notifier(invocation);
+    if locked.run.status == RunStatus::Running {
+        let mut report = Notifying::new(NoReport, &notifier);
         let cancelled = Event::Cancelled { reason: None };
-        store.record(now, &cancelled).map_err(|error| common::disk_failure(&error, id))?;
-        crate::engine::apply(&plan, &mut run, now, &cancelled);
-        store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
-        let notifier = common::notifier(around);
-        notifier.hear(RunStatus::Running, &plan, &run, &cancelled);
-        notifier.finish();
-        return Ok(run.status);
+        locked.record(&mut report, now, &cancelled).map_err(failed)?;
     }
-    store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
-    Ok(run.status)
+    locked.store.hand_over(&locked.plan, &locked.run, now).map_err(failed)?;
+    notifier.finish();
+    Ok(locked)
 }
 
 /// Cancels a run whose steps are executed as tasks.
 fn of_fleet(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Arc<Queue>,
     id: &RunId,
     root: &Path,
     wait: &mut Wait,
 ) -> Result<Outcome, Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     queue.request_cancel(id.as_str()).map_err(failed)?;
-    let workspace = common::open_workspace(around)?;
-    let mut watch = Watch::new(around, queue);
+    let workspace = invocation.open_workspace()?;
+    let mut watch = Watch::new(invocation, queue);
     loop {
         let (_, run) =
-            open::look(&workspace, root).map_err(|error| common::cannot_read(id, &error))?;
+            open::look(&workspace, root).map_err(|error| wording::cannot_read(id, &error))?;
         let out = run_task::steps_out(&run);
         let held = run_task::take_out_steps(queue, &run, &out).map_err(failed)?;
         let place = run_task::find(queue, id).map_err(failed)?;
@@ -378,7 +383,7 @@ fn of_fleet(
                 Some(format!("coordinator {} still drives it", name.worker))
             }
             _ if !held.is_empty() => Some(still(&held)),
-            _ => match end_undriven(around, queue, id, root, place)? {
+            _ => match end_undriven(invocation, queue, id, root, place)? {
                 Some(outcome) => return Ok(outcome),
                 None => Some("somebody is about to drive it".to_owned()),
             },
@@ -401,15 +406,16 @@ fn still(held: &[StillHeld]) -> String {
 /// Ends a run of a fleet that no process drives and that has no claimed tasks. Returns `None` if
 /// another process took the run's lock or task first: that process sees the request.
 fn end_undriven(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Queue,
     id: &RunId,
     root: &Path,
     place: Option<Place>,
 ) -> Result<Option<Outcome>, Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let Ok(lock) = lock::take(root) else { return Ok(None) };
-    let status = record_end(around, id, root, &lock)?;
+    let ended = record_end(invocation, id, root, lock)?;
+    let status = ended.run.status;
     match place {
         Some(Place::Waiting { name, .. }) => {
             if queue.cancel_waiting(COORDINATOR, &name).map_err(failed)? == Ending::Fenced {
@@ -433,15 +439,15 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(around: &Surroundings, queue: &Arc<Queue>) -> Watch {
-        let settings = &around.config.queue;
+    fn new(invocation: &Invocation, queue: &Arc<Queue>) -> Watch {
+        let settings = &invocation.config.queue;
         let undertaker = Undertaker::new(queue.clone(), settings.lease);
         Watch { undertaker, beat: settings.beat, next: Instant::now() }
     }
 
     fn look(&mut self) -> Result<(), Failure> {
         if Instant::now() >= self.next {
-            self.undertaker.look_around().map_err(|error| show::unreadable(&error))?;
+            self.undertaker.look_around().map_err(|error| unreadable_queue(&error))?;
             self.next = Instant::now() + self.beat;
         }
         Ok(())
@@ -449,41 +455,41 @@ impl Watch {
 }
 
 fn cancel_task(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: Arc<Queue>,
     board: &Board,
     found: &Found,
     mut wait: Wait,
 ) -> Result<Cancelled, Failure> {
-    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let view = board.task(found).map_err(|error| unreadable_queue(&error))?;
     let run = view.run_id.as_deref().filter(|_| view.kind == "run").and_then(RunId::parse);
     if let Some(run) = run {
-        return cancel_run(around, Some(queue), board, &run, wait);
+        return cancel_run(invocation, Some(queue), board, &run, wait);
     }
     let already = matches!(found.place, Place::Ended { end: End::Cancelled, .. });
-    let outcome = out_of_queue(around, &queue, found, &mut wait)?;
+    let outcome = out_of_queue(invocation, &queue, found, &mut wait)?;
     let cancelled = judge("task", &view.task, &wait, outcome)?;
     Ok(Cancelled { already, ..cancelled })
 }
 
 fn out_of_queue(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Arc<Queue>,
     found: &Found,
     wait: &mut Wait,
 ) -> Result<Outcome, Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let id = found.id();
     if let Place::Ended { end, .. } = &found.place {
         return Ok(ended_as(*end));
     }
     let task = queue.read(&found.place, &found.batch).map_err(failed)?;
     let Some(task) = task else {
-        return Err(Failure::new(1, format!("task {id} cannot be read, or is just being moved"))
+        return Err(Failure::failed(format!("task {id} cannot be read, or is just being moved"))
             .hint("try again"));
     };
     queue.request_cancel(id.as_str()).map_err(failed)?;
-    let mut watch = Watch::new(around, queue);
+    let mut watch = Watch::new(invocation, queue);
     loop {
         let place = queue.find(&task.agent, &task.batch, id).map_err(failed)?;
         let holder = match place {
@@ -496,7 +502,7 @@ fn out_of_queue(
                 queue.forget_cancel(id.as_str()).map_err(failed)?;
                 return Ok(ended_as(end));
             }
-            None => return Err(Failure::new(1, format!("task {id} is nowhere any more"))),
+            None => return Err(Failure::failed(format!("task {id} is nowhere any more"))),
         };
         watch.look()?;
         if !wait.go_on() {
@@ -517,21 +523,21 @@ fn ended_as(end: End) -> Outcome {
 pub(super) fn forget(queue: Option<&Queue>, id: &RunId, root: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(root.join(CANCEL));
     match queue {
-        Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| show::unreadable(&error)),
+        Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| unreadable_queue(&error)),
         None => Ok(()),
     }
 }
 
 /// Stops the tasks of some steps, so that the run can continue at another step of the workflow.
 pub(super) fn stop_steps(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Arc<Queue>,
     run: &Run,
     tasks: &[TaskRef],
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let mut wait = Wait::new(&TimeoutArg { timeout: 30 });
-    let mut watch = Watch::new(around, queue);
+    let mut watch = Watch::new(invocation, queue);
     loop {
         let held = run_task::take_out_steps(queue, run, tasks).map_err(failed)?;
         if held.is_empty() {
@@ -543,7 +549,7 @@ pub(super) fn stop_steps(
         watch.look()?;
         if !wait.go_on() {
             let message = format!("a step of run {} is still executed: {}", run.id, still(&held));
-            return Err(Failure::new(1, message).hint("it is asked to stop; try again later"));
+            return Err(Failure::failed(message).hint("it is asked to stop; try again later"));
         }
     }
     for task in tasks {

@@ -8,23 +8,23 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::clean_trees::Cleaning;
-use super::common::{self, Surroundings};
-use super::show::{put, queue_if_any, unreadable};
-use super::{Common, Failure, home, signals};
+use super::invocation::Invocation;
+use super::output::put;
+use super::{Common, failure, signals};
 use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock, Time, parse_duration};
-use crate::disk;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::RunStatus;
-use crate::exec;
 use crate::queue::{Place, Queue, TaskId};
+use crate::run::failure::Failure;
+use crate::run::project::{runs_in, unreadable_queue};
 use crate::run::retention::{self, Heap, Kind, Runs};
-use crate::run::{open, run_task};
-use crate::store::lock::{LockError, RunLock};
-use crate::store::{self, lock, snapshot};
-use crate::view;
+use crate::run::{home, open, run_task};
+use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{self, snapshot};
 use crate::workspace::Workspace;
+use crate::{disk, exec, view};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CleanArgs {
@@ -42,24 +42,24 @@ pub(super) struct CleanArgs {
 }
 
 pub(super) fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     signals::end_with_children()?;
     let age = match &args.older_than {
         Some(text) => parse_duration(text).ok_or_else(|| {
-            Failure::new(2, format!("`{text}` is no length of time"))
+            Failure::invalid(format!("`{text}` is no length of time"))
                 .hint("write a number and a unit: 7d, 12h, 30m")
         })?,
-        None => days_kept(&around)?.ok_or_else(|| {
-            Failure::new(2, "how old may a run be?")
+        None => days_kept(&invocation)?.ok_or_else(|| {
+            Failure::invalid("how old may a run be?")
                 .hint("give `--older-than 7d`, or set ORCHESTRATE_KEEP_RUNS to a number of days")
         })?,
     };
-    let queue = queue_if_any(&around)?;
-    let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
+    let queue = invocation.queue_if_any()?;
+    let old = Old::find(&invocation, queue.as_ref(), age, args.stopped, None)?;
     for (id, stays) in &old.staying {
-        around.say(format!("{id} stays: {}", stays.words(id)));
+        invocation.note(format!("{id} stays: {}", stays.words(id)));
     }
-    let workspace = common::open_workspace(&around)?;
+    let workspace = invocation.open_workspace()?;
     let mut gone = Vec::new();
     // A failure to remove one entry does not keep the others.
     let mut failed = None;
@@ -80,29 +80,29 @@ pub(super) fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let before = Time(SystemClock.now().0.saturating_sub_unsigned(age));
     let runs = old.without(gone.iter());
     if let Some(queue) = &queue {
-        heaps = retention::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
+        heaps = retention::old(queue, &runs, before).map_err(|error| unreadable_queue(&error))?;
     }
-    heaps.extend(retention::old_conversations(&around.workspace, &runs, before));
-    heaps.extend(retention::old_notes(&around.workspace, before));
+    heaps.extend(retention::old_conversations(&invocation.workspace, &runs, before));
+    heaps.extend(retention::old_notes(&invocation.workspace, before));
     for heap in &heaps {
         let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
         match thrown {
-            Ok(()) => tell_heap(&around, args.dry_run, heap)?,
+            Ok(()) => tell_heap(&invocation, args.dry_run, heap)?,
             Err(failure) => _ = note(&mut failed, failure),
         }
     }
-    let in_use = beads_in(&around.state_dir, runs.open);
-    let trees = Cleaning { before, in_use, dry_run: args.dry_run, around: &around }.clean();
+    let in_use = beads_in(&invocation.state_dir, runs.open);
+    let trees = Cleaning { before, in_use, dry_run: args.dry_run, invocation: &invocation }.clean();
     let trees = trees.unwrap_or_else(|failure| usize::from(note(&mut failed, failure)));
     if !args.dry_run {
-        mend_latest(&around.state_dir);
+        mend_latest(&invocation.state_dir);
     }
     if let Some(failure) = failed {
         return Err(failure);
     }
     if gone.is_empty() && old.staying.is_empty() {
         let nothing = heaps.is_empty() && trees == 0;
-        around.say(if nothing { "nothing is that old" } else { "no run is that old" });
+        invocation.note(if nothing { "nothing is that old" } else { "no run is that old" });
     }
     Ok(0)
 }
@@ -112,7 +112,7 @@ pub(super) fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
 fn note(first: &mut Option<Failure>, failure: Failure) -> bool {
     match first {
         None => *first = Some(failure),
-        Some(_) => failure.tell(false),
+        Some(_) => failure::print(&failure, false),
     }
     false
 }
@@ -129,8 +129,9 @@ fn tell(
     }
 }
 
-fn tell_heap(around: &Surroundings, dry_run: bool, heap: &Heap) -> Result<(), Failure> {
-    let dir = heap.dir.strip_prefix(&around.workspace).unwrap_or(&heap.dir).display().to_string();
+fn tell_heap(invocation: &Invocation, dry_run: bool, heap: &Heap) -> Result<(), Failure> {
+    let dir =
+        heap.dir.strip_prefix(&invocation.workspace).unwrap_or(&heap.dir).display().to_string();
     let (one, several) = match heap.kind {
         Kind::Tasks => ("task", "tasks"),
         Kind::Logs => ("log", "logs"),
@@ -146,25 +147,25 @@ fn tell_heap(around: &Surroundings, dry_run: bool, heap: &Heap) -> Result<(), Fa
         "schema": "clean/v1", "kind": heap.kind.name(), "dir": dir, "count": count,
         "removed": !dry_run,
     });
-    tell(&around.common, dry_run, &format!("{count} {noun} in {dir}"), &line)
+    tell(&invocation.common, dry_run, &format!("{count} {noun} in {dir}"), &line)
 }
 
 fn throw_away(heap: &Heap) -> Result<(), Failure> {
     heap.remove().map_err(|error| {
-        Failure::new(1, format!("cannot tidy up `{}`: {error}", heap.dir.display()))
+        Failure::failed(format!("cannot tidy up `{}`: {error}", heap.dir.display()))
     })
 }
 
 /// Returns ORCHESTRATE_KEEP_RUNS (days) in milliseconds, or `None` if it is unset or empty.
-pub(super) fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
-    let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
+pub(super) fn days_kept(invocation: &Invocation) -> Result<Option<u64>, Failure> {
+    let Some(text) = invocation.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
     match text.to_string_lossy().trim() {
         "" => Ok(None),
         text => match text.parse::<u64>() {
             Ok(days) => Ok(Some(days.saturating_mul(86_400_000))),
             Err(_) => {
                 let message = format!("ORCHESTRATE_KEEP_RUNS is `{text}`, not a number of days");
-                Err(Failure::new(2, message))
+                Err(Failure::invalid(message))
             }
         },
     }
@@ -173,11 +174,11 @@ pub(super) fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
 /// Removes runs older than ORCHESTRATE_KEEP_RUNS days, with their tasks; does nothing if `age_ms`
 /// is `None`. A failure is printed, not returned: it does not change the outcome of the current
 /// run.
-pub(super) fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
+pub(super) fn keep_days(invocation: &Invocation, age_ms: Option<u64>, current: &RunId) {
     let Some(age_ms) = age_ms else { return };
-    let removed = queue_if_any(around).and_then(|queue| {
-        let old = Old::find(around, queue.as_ref(), age_ms, false, Some(current))?;
-        let workspace = common::open_workspace(around)?;
+    let removed = invocation.queue_if_any().and_then(|queue| {
+        let old = Old::find(invocation, queue.as_ref(), age_ms, false, Some(current))?;
+        let workspace = invocation.open_workspace()?;
         let mut gone = Vec::new();
         for (id, path) in &old.runs {
             tracing::info!("removing run {id}, which is old");
@@ -187,10 +188,10 @@ pub(super) fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &Ru
         }
         let Some(queue) = queue.filter(|_| !gone.is_empty()) else { return Ok(()) };
         let heaps = retention::tasks_of_runs(&queue, &old.without(gone.iter()));
-        heaps.map_err(|error| unreadable(&error))?.iter().try_for_each(throw_away)
+        heaps.map_err(|error| unreadable_queue(&error))?.iter().try_for_each(throw_away)
     });
     if let Err(failure) = removed {
-        failure.tell(false);
+        failure::print(&failure, false);
     }
 }
 
@@ -230,32 +231,32 @@ impl Stays {
 
 impl Old {
     fn find(
-        around: &Surroundings,
+        invocation: &Invocation,
         queue: Option<&Arc<Queue>>,
         age_ms: u64,
         stopped: bool,
         current: Option<&RunId>,
     ) -> Result<Old, Failure> {
-        let dir = &around.state_dir;
+        let dir = &invocation.state_dir;
         if let Err(error) = fs::read_dir(dir)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            return Err(Failure::new(1, format!("cannot list `{}`: {error}", dir.display())));
+            return Err(Failure::failed(format!("cannot list `{}`: {error}", dir.display())));
         }
-        let workspace = common::open_workspace(around)?;
+        let workspace = invocation.open_workspace()?;
         // A run whose task is waiting for a coordinator, or is claimed by one, is not over.
         let out = queue.map(|queue| run_task::out(queue)).transpose();
-        let out = out.map_err(|error| unreadable(&error))?.unwrap_or_default();
+        let out = out.map_err(|error| unreadable_queue(&error))?.unwrap_or_default();
         let (mut runs, mut staying) = (Vec::new(), Vec::new());
         let (mut all, mut open) = (HashSet::new(), HashSet::new());
-        for id in view::runs_in(dir) {
+        for id in runs_in(dir) {
             let path = dir.join(id.as_str());
             let (over, old) = look_at(&path, &id, age_ms);
             if !over {
                 open.insert(id.clone());
             }
             let goes = old && (over || stopped) && Some(&id) != current;
-            let elsewhere = if goes { home::elsewhere(around, &path) } else { None };
+            let elsewhere = if goes { home::elsewhere(invocation, &path) } else { None };
             if let Some(home) = elsewhere {
                 staying.push((id.clone(), Stays::Elsewhere(home)));
             } else if goes && !over && asks(&workspace, &path) {
@@ -357,7 +358,7 @@ fn remove(
         return Ok(false);
     }
     remove_run(path, lock)
-        .map_err(|error| Failure::new(1, format!("cannot remove `{}`: {error}", path.display())))?;
+        .map_err(|error| Failure::failed(format!("cannot remove `{}`: {error}", path.display())))?;
     Ok(true)
 }
 

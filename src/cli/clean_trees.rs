@@ -6,12 +6,13 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::common::Surroundings;
-use super::show::put;
-use super::{Failure, worktree};
+use super::invocation::Invocation;
+use super::output::put;
+use super::worktree;
 use crate::base::ids::RunId;
 use crate::base::time::Time;
 use crate::disk::fs::OnVolume as _;
+use crate::run::failure::Failure;
 use crate::worktree::{Fate, Trees, View};
 
 /// Options for a cleanup of worktrees.
@@ -21,14 +22,14 @@ pub(super) struct Cleaning<'a> {
     /// Bead ids that an unfinished run uses, each with one such run.
     pub in_use: HashMap<String, RunId>,
     pub dry_run: bool,
-    pub around: &'a Surroundings,
+    pub invocation: &'a Invocation,
 }
 
 impl Cleaning<'_> {
     /// Removes old worktrees that hold no unmerged work, and returns their number.
     pub(super) fn clean(&self) -> Result<usize, Failure> {
         // Without a repository, or without worktrees of ours in it, there is nothing to do.
-        let Ok(trees) = Trees::open(&self.around.workspace) else { return Ok(0) };
+        let Ok(trees) = Trees::open(&self.invocation.workspace) else { return Ok(0) };
         if !trees.repo.home().is_present() && !trees.dir().is_present() {
             return Ok(0);
         }
@@ -79,7 +80,7 @@ impl Cleaning<'_> {
             Fate::Goes(reason) => (true, reason),
             Fate::Stays(reason) => (false, reason),
         };
-        if self.around.common.json {
+        if self.invocation.common.json {
             let line = json!({
                 "schema": "clean/v1", "kind": "worktree", "id": id, "goes": goes,
                 "reason": reason, "ignored": view.ignored, "removed": goes && !self.dry_run,

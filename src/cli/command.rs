@@ -9,14 +9,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::common::{self, NewRun, RunOptions, Surroundings, read_bounded};
-use super::request::library;
-use super::show::{put, put_json, table};
-use super::{Common, Failure, clean, load, signals};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::run_options::RunOptions;
+use super::{Common, clean, outcome, signals};
+use crate::actions::checkout;
 use crate::attempt::source_files;
 use crate::base::ids::name_fault;
 use crate::disk::fs;
 use crate::engine::{Request, Run};
+use crate::run::create::NewRun;
+use crate::run::failure::Failure;
+use crate::run::workflow_file::read_bounded;
+use crate::run::{load, part_files};
 use crate::template::nodes::positional;
 use crate::view::one_line;
 use crate::workflow::Configured;
@@ -52,20 +57,20 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn main(verb: &CommandVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     match verb {
-        CommandVerb::Run(args) => run(args, around),
-        CommandVerb::Ls => list(&around),
+        CommandVerb::Run(args) => run(args, invocation),
+        CommandVerb::Ls => list(&invocation),
     }
 }
 
-fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
-    let (file, text) = read(args, &around)?;
-    let provider = provider(args, &around)?;
+fn run(args: &RunArgs, mut invocation: Invocation) -> Result<u8, Failure> {
+    let (file, text) = read(args, &invocation)?;
+    let provider = provider(args, &invocation)?;
     if args.dry_run {
-        match around.common.json {
+        match invocation.common.json {
             true => {
-                let document = json!({ "command": args.name, "file": shown(&around, &file),
+                let document = json!({ "command": args.name, "file": shown(&invocation, &file),
                                        "provider": provider, "text": text });
                 put_json("command-dry-run/v1", document)?;
             }
@@ -73,19 +78,20 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    let days = clean::days_kept(&around)?;
-    let loaded = load::load_text(&around, &format!("command {}", args.name), &workflow(args))?;
+    let days = clean::days_kept(&invocation)?;
+    let loaded = load::load_text(&invocation, &format!("command {}", args.name), &workflow(args))?;
     let options = RunOptions::default();
     let request = Request { message: text, docs_dir: "docs/".into(), ..Request::default() };
-    let (context, policy) = (serde_json::Map::new(), options.new_policy(&around));
-    let new = NewRun { request: Some(Box::new(request)), ..NewRun::of(&loaded, context, policy) };
+    let (context, policy) = (serde_json::Map::new(), options.new_policy(&invocation));
+    let new =
+        NewRun { request: Some(Box::new(request)), ..NewRun::whole(&loaded, context, policy) };
     let signals = signals::listen()?;
-    let owned = common::create(&around, new)?;
-    around.say(format!("run {} of {}", owned.run.id, loaded.file));
+    let owned = checkout::create_run(&invocation, new)?;
+    invocation.note(format!("run {} of {}", owned.run.id, loaded.file));
     let root = owned.store.root().to_owned();
     // The output document is the answer, not the run summary.
-    let json = std::mem::take(&mut around.common.json);
-    let (code, run) = common::drive(&around, owned, &options, &signals, None)?;
+    let json = std::mem::take(&mut invocation.common.json);
+    let (code, run) = outcome::drive(&invocation, owned, &options, &signals, None)?;
     let answer = if code == 0 { Some(answer(&run, &root)?) } else { None };
     match (json, answer) {
         (true, answer) => {
@@ -97,47 +103,47 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
         (false, Some(answer)) => put(&format!("{answer}\n"))?,
         (false, None) => {}
     }
-    clean::keep_days(&around, days, &run.id);
+    clean::keep_days(&invocation, days, &run.id);
     Ok(code)
 }
 
 /// Finds the command file and inserts the arguments into its text.
-fn read(args: &RunArgs, around: &Surroundings) -> Result<(PathBuf, String), Failure> {
+fn read(args: &RunArgs, invocation: &Invocation) -> Result<(PathBuf, String), Failure> {
     let name = &args.name;
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
         let message = format!("`{name}` is no name of a command file");
-        return Err(Failure::new(2, message).hint("`orchestrate command ls` lists what there is"));
+        return Err(Failure::invalid(message).hint("`orchestrate command ls` lists what there is"));
     }
-    let library = library(around, None);
+    let library = part_files::library(invocation, None);
     let part = Part { kind: PartKind::Command, name: name.clone(), place: None };
     let file = library.find(&part).map_err(|missing| {
         let list = || "`orchestrate command ls` lists what there is".to_owned();
-        Failure::new(2, missing.message).hint(missing.hint.unwrap_or_else(list))
+        Failure::invalid(missing.message).hint(missing.hint.unwrap_or_else(list))
     })?;
     let unreadable = |error: &dyn std::fmt::Display| {
-        let file = shown(around, &file);
-        Failure::new(2, format!("cannot read the command file `{file}`: {error}"))
+        let file = shown(invocation, &file);
+        Failure::invalid(format!("cannot read the command file `{file}`: {error}"))
     };
-    let bytes = read_bounded(&file, around.config.input_bytes).map_err(|e| unreadable(&e))?;
+    let bytes = read_bounded(&file, invocation.config.input_bytes).map_err(|e| unreadable(&e))?;
     let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8 text"))?;
     let words: Vec<&str> = args.args.iter().map(String::as_str).collect();
     let text = positional(source_files::without_front_matter(&text), &words);
     if text.trim().is_empty() {
-        let file = shown(around, &file);
-        return Err(Failure::new(2, format!("the command file `{file}` says nothing")));
+        let file = shown(invocation, &file);
+        return Err(Failure::invalid(format!("the command file `{file}` says nothing")));
     }
     Ok((file, text))
 }
 
-fn provider(args: &RunArgs, around: &Surroundings) -> Result<String, Failure> {
-    let name = args.provider.as_deref().unwrap_or(&around.config.default_provider);
-    let known = around.config.providers();
+fn provider(args: &RunArgs, invocation: &Invocation) -> Result<String, Failure> {
+    let name = args.provider.as_deref().unwrap_or(&invocation.config.default_provider);
+    let known = invocation.config.providers();
     if known.contains_key(name) {
         return Ok(name.to_owned());
     }
     let list: Vec<_> = known.keys().map(|name| format!("`{name}`")).collect();
     let message = format!("there is no provider `{name}`");
-    Err(Failure::new(2, message).hint(format!("the settings have {}", list.join(", "))))
+    Err(Failure::invalid(message).hint(format!("the settings have {}", list.join(", "))))
 }
 
 /// Builds the one-node workflow of a call. JSON is also YAML, so it can contain any text.
@@ -163,20 +169,20 @@ fn answer(run: &Run, root: &Path) -> Result<String, Failure> {
     let Some(whole) = &record.whole else { return Ok(record.output.clone().unwrap_or_default()) };
     let path = root.join(&whole.path);
     let bytes = fs::read(&path).map_err(|error| {
-        Failure::new(1, format!("cannot read the answer in `{}`: {error}", path.display()))
+        Failure::failed(format!("cannot read the answer in `{}`: {error}", path.display()))
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn list(around: &Surroundings) -> Result<u8, Failure> {
-    let found = library(around, None).all(PartKind::Command);
+fn list(invocation: &Invocation) -> Result<u8, Failure> {
+    let found = part_files::library(invocation, None).all(PartKind::Command);
     let about = |(name, path): &(String, PathBuf)| {
-        let bytes = read_bounded(path, around.config.input_bytes).unwrap_or_default();
+        let bytes = read_bounded(path, invocation.config.input_bytes).unwrap_or_default();
         let about = source_files::about(&String::from_utf8_lossy(&bytes));
-        (name.clone(), about, shown(around, path))
+        (name.clone(), about, shown(invocation, path))
     };
     let commands: Vec<_> = found.iter().map(about).collect();
-    if around.common.json {
+    if invocation.common.json {
         let commands: Vec<Value> = commands
             .iter()
             .map(|(name, about, file)| {
@@ -188,10 +194,10 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
         return Ok(0);
     }
     if commands.is_empty() {
-        around.say("there is no command file");
-        let places = library(around, None).places(PartKind::Command);
-        let places: Vec<_> = places.iter().map(|place| shown(around, place)).collect();
-        around.say(format!("they are looked for in {}", places.join(", ")));
+        invocation.note("there is no command file");
+        let places = part_files::library(invocation, None).places(PartKind::Command);
+        let places: Vec<_> = places.iter().map(|place| shown(invocation, place)).collect();
+        invocation.note(format!("they are looked for in {}", places.join(", ")));
         return Ok(0);
     }
     let line = |text: &Option<String>| text.as_deref().map(one_line).unwrap_or_default();
@@ -206,6 +212,6 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
 }
 
 /// Returns the path relative to the workspace if it is inside it, else unchanged.
-fn shown(around: &Surroundings, path: &Path) -> String {
-    path.strip_prefix(&around.workspace).unwrap_or(path).display().to_string()
+fn shown(invocation: &Invocation, path: &Path) -> String {
+    path.strip_prefix(&invocation.workspace).unwrap_or(path).display().to_string()
 }

@@ -7,8 +7,9 @@
 use clap::{CommandFactory as _, ValueEnum};
 use clap_complete::shells::{Elvish, PowerShell};
 
-use super::show::put;
-use super::{Cli, Common, Failure};
+use super::output::put;
+use super::{Cli, Common};
+use crate::run::failure::Failure;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Where they go:\n  \

@@ -7,20 +7,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
-use super::fleet::Teller;
-use super::processed::Processed;
-use super::request::RequestArgs;
-use super::signals::Signals;
-use super::{Common, Failure, fleet, load, metrics, show, signals};
+use super::fleet::{self, Teller};
+use super::invocation::Invocation;
+use super::run_options::{self, RunOptions};
+use super::signals::{self, Signals};
+use super::{Common, metrics, outcome};
+use crate::actions::checkout;
 use crate::attempt::documents::{self, RunTask};
-use crate::attempt::exec_env;
-use crate::attempt::exec_env::{Environment, Site};
+use crate::attempt::exec_env::{self, Environment, Site};
 use crate::base::digest::sha256;
 use crate::base::ids::{RunId, StepPath, shown};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock};
-use crate::disk;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{self, Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
@@ -28,15 +26,20 @@ use crate::free_task::intake::{Adopt, Adopted, Dropped, FreeTasks};
 use crate::free_task::parse::made_at;
 use crate::queue::{Claim, Queue, Task};
 use crate::run::checkout::Before;
+use crate::run::create::{self, NewRun};
 use crate::run::drive::Report;
-use crate::run::local::Finish;
+use crate::run::failure::{Class, Failure};
+use crate::run::local::{self, Finish};
+use crate::run::locked::LockedRun;
 use crate::run::notify::{Notifier, Notifying};
-use crate::view::log;
+use crate::run::processed::Processed;
+use crate::run::request::RequestInput;
+use crate::run::{load, log, wording};
 use crate::view::progress::{Telling, TextReport, log_line, seconds, warning_of};
 use crate::view::stderr::talk;
-use crate::view::{Life, PlaceView, StepView, TaskView, one_line};
+use crate::view::{Board, Life, PlaceView, StepView, TaskView, one_line};
 use crate::workflow::{Plan, Problem};
-use crate::yaml;
+use crate::{disk, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CoordinatorArgs {
@@ -46,16 +49,16 @@ pub(super) struct CoordinatorArgs {
 }
 
 pub(super) fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
-    let mut around = Surroundings::look(common)?;
-    let credentials = fleet::take_credentials(&mut around)?;
-    fleet::check_state_dir(&around)?;
-    let queue = fleet::open_queue(&around)?;
-    fleet::check_inbox(&around, &queue, documents::COORDINATOR)?;
+    let mut invocation = Invocation::read(common)?;
+    let credentials = fleet::take_credentials(&mut invocation)?;
+    invocation.check_state_dir()?;
+    let queue = invocation.open_queue()?;
+    fleet::check_inbox(&invocation, &queue, documents::COORDINATOR)?;
     let signals = signals::listen()?;
     exec::start_guard();
     // Every run has a few open files, and there may be thousands of runs.
     raise_limit();
-    let mut teller = Teller::new(&around, documents::COORDINATOR);
+    let mut teller = Teller::new(&invocation, documents::COORDINATOR);
     if args.leash {
         signals.heed_leash();
         teller = teller.unnamed();
@@ -64,12 +67,12 @@ pub(super) fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failur
     let teller = Arc::new(teller);
     let told = teller.clone();
     let alive = Box::new(move || told.alive("drives runs"));
-    let setup = setup(&around, queue.clone(), false)?;
-    let notifier = common::notifier(&around);
-    metrics::beside(&around, &signals.stop)?;
+    let setup = setup(&invocation, queue.clone(), false)?;
+    let notifier = local::notifier(&invocation);
+    metrics::beside(&invocation, &signals.stop)?;
     let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions {
-        free: FreeTasks { config: around.config.clone() },
-        around,
+        free: FreeTasks { config: invocation.config.clone() },
+        invocation,
         queue,
     }));
     let setup = Setup { credentials, alive, adopt, ..setup };
@@ -92,15 +95,15 @@ fn raise_limit() {
     }
 }
 
-fn setup(around: &Surroundings, queue: Arc<Queue>, backups: bool) -> Result<Setup, Failure> {
+fn setup(invocation: &Invocation, queue: Arc<Queue>, backups: bool) -> Result<Setup, Failure> {
     Ok(Setup {
         queue,
-        workspace: common::open_workspace(around)?,
-        config: fleet::settings(around),
-        environment: around.environment.clone(),
+        workspace: invocation.open_workspace()?,
+        config: fleet::settings(invocation),
+        environment: invocation.environment.clone(),
         credentials: Environment::new(),
         program: crate::attempt::exec_env::program(),
-        debug: around.debug,
+        debug: invocation.debug,
         backups,
         adopt: None,
         alive: Box::new(|| None),
@@ -116,8 +119,8 @@ pub(super) fn task_of(queue: &Queue, run: &Run) -> Task {
 }
 
 /// Returns every agent that executes steps of a plan.
-pub(super) fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
-    let config = &around.config;
+pub(super) fn agents_of(invocation: &Invocation, plan: &Plan) -> Vec<String> {
+    let config = &invocation.config;
     let mut agents: Vec<String> = plan
         .agents()
         .into_iter()
@@ -134,25 +137,25 @@ pub(super) fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
 
 /// Runs a workflow with the fleet's workers, driven by this process.
 pub(super) fn run(
-    around: &Surroundings,
+    invocation: &Invocation,
     new: NewRun,
     options: &RunOptions,
     signals: &Signals,
 ) -> Result<(u8, Run), Failure> {
-    fleet::check_state_dir(around)?;
-    let queue = fleet::open_queue(around)?;
-    let agents = agents_of(around, &new.plan);
+    invocation.check_state_dir()?;
+    let queue = invocation.open_queue()?;
+    let agents = agents_of(invocation, &new.plan);
     fleet::open_agents(&queue, &agents)?;
-    fleet::warn_of_absent(around, &queue, &agents);
-    let owned = common::create(around, NewRun { fleet: true, ..new })?;
-    around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
-    let Owned { plan, run, mut store, lock, .. } = owned;
+    fleet::warn_of_absent(invocation, &queue, &agents);
+    let owned = checkout::create_run(invocation, NewRun { fleet: true, ..new })?;
+    invocation.note(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
+    let LockedRun { plan, run, mut store, lock, .. } = owned;
     let saved = store.save(&plan, &run, SystemClock.now());
-    saved.map_err(|error| common::disk_failure(&error, &run.id))?;
+    saved.map_err(|error| wording::disk_failure(&error, &run.id))?;
     let task = task_of(&queue, &run);
     let claim = queue.enqueue_claimed(&task).map_err(|error| cannot_put_out(&run.id, &error))?;
     drop((store, lock));
-    drive(around, queue, (claim, Back::Owner), plan, options, signals)
+    drive(invocation, queue, (claim, Back::Owner), plan, options, signals)
 }
 
 /// The owner of a run that is stopped before it is over.
@@ -165,13 +168,13 @@ pub(super) enum Back {
 }
 
 pub(super) fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
-    Failure::new(1, format!("cannot put run {run} out: {error}"))
+    Failure::failed(format!("cannot put run {run} out: {error}"))
         .hint(format!("`{ORCHESTRATE} resume {run}` tries again"))
 }
 
 /// Drives one run that this process has claimed, and prints the outcome.
 pub(super) fn drive(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: Arc<Queue>,
     (claim, back): (Claim, Back),
     plan: Plan,
@@ -179,18 +182,18 @@ pub(super) fn drive(
     signals: &Signals,
 ) -> Result<(u8, Run), Failure> {
     let began = SystemClock.now();
-    let mask = exec_env::mask(&plan, &around.environment);
-    let telling = common::telling(around, options);
-    let notifier = common::notifier(around);
-    let colour = around.colour();
+    let mask = exec_env::mask(&plan, &invocation.environment);
+    let telling = run_options::telling(invocation, options);
+    let notifier = local::notifier(invocation);
+    let colour = invocation.colour();
     let mut one = One { telling, colour, mask, notifier: notifier.clone(), left: None };
-    let setup = setup(around, queue.clone(), options.backup_state || around.debug)?;
+    let setup = setup(invocation, queue.clone(), options.backup_state || invocation.debug)?;
     Coordinator::new(setup)
         .giving_back(back == Back::Queue)
         .serve(Some(claim), &signals.stop, &mut one)
-        .map_err(|error| Failure::new(1, format!("the run had to be left: {error}")))?;
+        .map_err(|error| Failure::failed(format!("the run had to be left: {error}")))?;
     let (run, left) =
-        one.left.ok_or_else(|| Failure::new(1, "the run could not be taken up; see above"))?;
+        one.left.ok_or_else(|| Failure::failed("the run could not be taken up; see above"))?;
     let took = seconds(SystemClock.now().ms_since(began));
     let finish = match left {
         Left::Ended(status) => Finish::Ended(status),
@@ -198,29 +201,29 @@ pub(super) fn drive(
         Left::Paused => Finish::Paused,
         Left::Lost => {
             let message = format!("another coordinator has taken run {} over", run.id);
-            return Err(Failure::new(5, message).hint(format!("{ORCHESTRATE} status {}", run.id)));
+            return Err(Failure::owned(message).hint(format!("{ORCHESTRATE} status {}", run.id)));
         }
     };
     if run.status == RunStatus::Completed
         && let Some(destination) = &run.origin.archive
     {
-        let root = around.state_dir.join(run.id.as_str());
-        Processed::of(around, &plan).archive(Path::new(destination), &root)?;
+        let root = invocation.state_dir.join(run.id.as_str());
+        Processed::of(invocation, &plan).archive(Path::new(destination), &root)?;
     }
-    let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
+    let code = outcome::tell_end(invocation, &plan, &run, finish, signals.code(), &took);
     if left == Left::GivenBack && back == Back::Queue {
-        tell_given_back(around, &queue);
+        tell_given_back(invocation, &queue);
     }
     if left == Left::GivenBack {
-        tell_left_behind(around, queue, &run.id);
+        tell_left_behind(invocation, queue, &run.id);
     }
     notifier.finish();
     Ok((code, run))
 }
 
 /// Prints which process continues a run that this process no longer drives.
-fn tell_given_back(around: &Surroundings, queue: &Arc<Queue>) {
-    let board = show::board(around, Some(queue.clone()));
+fn tell_given_back(invocation: &Invocation, queue: &Arc<Queue>) {
+    let board = Board::scan(&invocation, Some(queue.clone()));
     match board.map_or(0, |board| board.coordinators()) {
         0 => talk(format_args!(
             "  or let a coordinator go on with it, as soon as there is one: orchestrate coordinator"
@@ -231,9 +234,9 @@ fn tell_given_back(around: &Surroundings, queue: &Arc<Queue>) {
 
 /// Prints the tasks of a run that this process no longer drives and that are running or may still
 /// start: a worker finishes a task that it has started.
-fn tell_left_behind(around: &Surroundings, queue: Arc<Queue>, id: &RunId) {
+fn tell_left_behind(invocation: &Invocation, queue: Arc<Queue>, id: &RunId) {
     // An unreachable queue was reported before.
-    let Ok(board) = show::board(around, Some(queue)) else { return };
+    let Ok(board) = Board::scan(&invocation, Some(queue)) else { return };
     let Ok(detail) = board.detail(id) else { return };
     let mut left = false;
     for StepView { step, task, .. } in &detail.steps {
@@ -263,7 +266,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<Queue>, id: &RunId) {
 /// had taken out of their inboxes into tasks.
 struct Submissions {
     free: FreeTasks,
-    around: Surroundings,
+    invocation: Invocation,
     queue: Arc<Queue>,
 }
 
@@ -282,7 +285,7 @@ impl Adopt for Submissions {
             Err(failure) => {
                 let reason = one_line(failure.message());
                 // A disk failure does not make the file invalid.
-                if failure.code == 1 {
+                if failure.class == Class::Failed {
                     return Err(std::io::Error::other(reason));
                 }
                 Adopted::Refused(reason)
@@ -295,7 +298,7 @@ impl Submissions {
     /// Accepts a workflow, or a map that names one: `workflow: FILE`, with an optional `context`
     /// and `message`.
     fn submit(&self, dropped: &Dropped) -> Result<Task, Failure> {
-        let around = &self.around;
+        let invocation = &self.invocation;
         let shown =
             |problem: Problem| Failure::in_text(vec![problem], dropped.source, dropped.text);
         let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
@@ -305,52 +308,55 @@ impl Submissions {
                 let keys = said.as_object().into_iter().flat_map(|map| map.keys());
                 if let Some(key) = keys.clone().find(|key| !known(key)) {
                     let message = format!("it has an unknown key `{key}`");
-                    return Err(Failure::new(2, message)
+                    return Err(Failure::invalid(message)
                         .hint("`workflow`, `context` and `message` are known"));
                 }
-                let path = open_workspace_path(around, file)?;
-                (common::load(around, &path)?, said.get("context").cloned())
+                let path = open_workspace_path(invocation, file)?;
+                (load::load(invocation, &path)?, said.get("context").cloned())
             }
-            None => (load::load_text(around, dropped.source, dropped.text)?, None),
+            None => (load::load_text(invocation, dropped.source, dropped.text)?, None),
         };
         let mut context = loaded.plan.context().clone();
         if let Some(Value::Object(own)) = own {
             context.extend(own);
         }
-        let policy = Policy::default().limit_visits(around.config.max_visits);
+        let policy = Policy::default().limit_visits(invocation.config.max_visits);
         let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
-        let args = RequestArgs { message, ..RequestArgs::default() };
-        let request = args.of(around, &loaded.plan, &loaded)?;
-        let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
-        let agents = agents_of(around, &loaded.plan);
+        let input = RequestInput { message, ..RequestInput::default() };
+        let request = input.resolve(invocation, &loaded.plan, &loaded)?;
+        let new = NewRun { fleet: true, request, ..NewRun::whole(&loaded, context, policy) };
+        let agents = agents_of(invocation, &loaded.plan);
         fleet::open_agents(&self.queue, &agents)?;
         // Adopting the same file twice must not create two runs, so derive the id from the file's.
         let stamp = made_at(dropped.id).to_stamp();
         let digest = sha256(dropped.id.as_str().as_bytes());
         let random = u64::from_str_radix(&digest[..16], 16).unwrap_or_default();
         let id = RunId::new(&stamp, random);
-        let root = around.state_dir.join(id.as_str());
+        let root = invocation.state_dir.join(id.as_str());
         let made = disk::exists(&root)
-            .map_err(|error| Failure::new(1, format!("cannot look for run {id}: {error}")))?;
+            .map_err(|error| Failure::failed(format!("cannot look for run {id}: {error}")))?;
         let (run_root, file) = if made {
-            (root.strip_prefix(&around.workspace).unwrap_or(&root).to_owned(), loaded.file.clone())
+            (
+                root.strip_prefix(&invocation.workspace).unwrap_or(&root).to_owned(),
+                loaded.file.clone(),
+            )
         } else {
-            let mut owned = common::create_as(around, new, &id)?;
+            let mut owned = create::create_as(invocation, new, &id)?;
             let saved = owned.store.hand_over(&owned.plan, &owned.run, SystemClock.now());
-            saved.map_err(|error| common::disk_failure(&error, &id))?;
+            saved.map_err(|error| wording::disk_failure(&error, &id))?;
             let origin = owned.run.origin;
             (PathBuf::from(origin.run_root), origin.workflow_file)
         };
-        fleet::warn_of_absent(around, &self.queue, &agents);
+        fleet::warn_of_absent(invocation, &self.queue, &agents);
         let task = RunTask { run_id: id, run_root: run_root.to_string_lossy().into_owned() };
         Ok(documents::run_task(dropped.id, &task, &file, SystemClock.now()))
     }
 }
 
 /// Returns a path that a dropped file names. Fails if it leaves the workspace.
-fn open_workspace_path(around: &Surroundings, file: &str) -> Result<PathBuf, Failure> {
-    let workspace = common::open_workspace(around)?;
-    workspace.check(file).map_err(|error| Failure::new(2, error))?;
+fn open_workspace_path(invocation: &Invocation, file: &str) -> Result<PathBuf, Failure> {
+    let workspace = invocation.open_workspace()?;
+    workspace.check(file).map_err(|error| Failure::invalid(error))?;
     Ok(PathBuf::from(file))
 }
 

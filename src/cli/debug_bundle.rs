@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::common::{self, Surroundings};
-use super::show::{self, put, put_json};
-use super::{Common, Failure};
+use super::Common;
+use super::invocation::{self, Invocation};
+use super::output::{self, put, put_json};
 use crate::attempt::exec_env;
 use crate::base::ids::{RunId, counted};
 use crate::base::time::{Clock, SystemClock};
@@ -17,6 +17,7 @@ use crate::disk::fs::{self, OnVolume as _};
 use crate::exec::{self, How, Order};
 use crate::health::bundle::{Bundle, Contents};
 use crate::queue::{End, Layout};
+use crate::run::failure::Failure;
 use crate::store;
 
 /// Timeout of a subcommand whose output goes into the bundle, and the maximum size of that output.
@@ -34,14 +35,14 @@ pub(super) struct DebugBundleArgs {
 }
 
 pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failure> {
-    let (around, wrong) = Surroundings::look_anyway(common)?;
-    let run = find_run(args, &around)?;
+    let (invocation, wrong) = Invocation::read_leniently(common)?;
+    let run = find_run(args, &invocation)?;
     let now = SystemClock.now();
     let stamp: String = now.to_second().chars().filter(|c| !"-:".contains(*c)).collect();
     let top = format!("orchestrate-debug-{stamp}");
     let file = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{top}.tar.gz")));
-    if show::is_stdout(&file) {
-        return Err(Failure::new(2, "a bundle is a file that only you can read")
+    if output::is_stdout(&file) {
+        return Err(Failure::invalid("a bundle is a file that only you can read")
             .hint("`--output FILE` names it"));
     }
     // Check this before spending minutes on the bundle.
@@ -49,28 +50,28 @@ pub(super) fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failur
         return Err(is_there(&file));
     }
     let mut bundle = Bundle::default();
-    gather(&mut bundle, &around, wrong.as_ref(), run.as_ref());
+    gather(&mut bundle, &invocation, wrong.as_ref(), run.as_ref());
     let contents = bundle.write(&file, &top, (now.0 / 1000).unsigned_abs());
     let contents = contents.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => is_there(&file),
-        _ => Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
+        _ => Failure::failed(format!("cannot write `{}`: {error}", file.display()))
             .hint("`--output FILE` writes it elsewhere"),
     })?;
-    print(&around, &file, run.as_ref(), &contents)?;
+    print(&invocation, &file, run.as_ref(), &contents)?;
     Ok(0)
 }
 
 fn is_there(file: &Path) -> Failure {
-    Failure::new(2, format!("`{}` is there already", file.display()))
+    Failure::invalid(format!("`{}` is there already", file.display()))
         .hint("`--output FILE` writes it elsewhere")
 }
 
 /// Returns the requested run, or the newest if none was requested.
-fn find_run(args: &DebugBundleArgs, around: &Surroundings) -> Result<Option<Chosen>, Failure> {
+fn find_run(args: &DebugBundleArgs, invocation: &Invocation) -> Result<Option<Chosen>, Failure> {
     let chosen = |(id, root)| Chosen { id, root };
     match &args.run {
-        Some(name) => common::find_run(around, name).map(chosen).map(Some),
-        None => Ok(common::find_run(around, "latest").ok().map(chosen)),
+        Some(name) => invocation.find_run(name).map(chosen).map(Some),
+        None => Ok(invocation.find_run("latest").ok().map(chosen)),
     }
 }
 
@@ -80,10 +81,13 @@ struct Chosen {
 }
 
 /// Returns the existing settings files, each with its name in the bundle.
-fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
-    let (optional, named) =
-        common::settings_files(&around.common, &around.workspace, &around.environment);
-    let own = around.workspace.join(".orchestrate/config.yaml");
+fn settings(invocation: &Invocation) -> Vec<(String, PathBuf)> {
+    let (optional, named) = invocation::settings_files(
+        &invocation.common,
+        &invocation.workspace,
+        &invocation.environment,
+    );
+    let own = invocation.workspace.join(".orchestrate/config.yaml");
     let mut found = Vec::new();
     for file in optional {
         let name = if file == own { "workspace" } else { "user" };
@@ -96,18 +100,18 @@ fn settings(around: &Surroundings) -> Vec<(String, PathBuf)> {
 
 fn gather(
     bundle: &mut Bundle,
-    around: &Surroundings,
+    invocation: &Invocation,
     wrong: Option<&Failure>,
     run: Option<&Chosen>,
 ) {
-    bundle.json("versions.json", &versions(around));
+    bundle.json("versions.json", &versions(invocation));
     if wrong.is_some() {
         bundle.miss("settings", "they are invalid: `orchestrate doctor` shows the reason");
     }
-    for (name, file) in settings(around) {
+    for (name, file) in settings(invocation) {
         bundle.file(&name, &file);
     }
-    let names = around.environment.keys().map(String::as_str);
+    let names = invocation.environment.keys().map(String::as_str);
     bundle.names("environment-names.txt", names);
     let verbs: [(&str, &[&str]); 6] = [
         ("doctor.json", &["doctor"]),
@@ -118,15 +122,15 @@ fn gather(
         ("providers.json", &["provider", "ls"]),
     ];
     for (name, verb) in verbs {
-        match output_of(around, verb) {
+        match output_of(invocation, verb) {
             Ok(text) => bundle.json_text(name, &text),
             Err(why) => bundle.miss(name, why),
         }
     }
-    let layout = Layout::new(&around.workspace);
+    let layout = Layout::new(&invocation.workspace);
     let own = layout.fleet_file().parent().map(Path::to_owned).unwrap_or_default();
     let dirs = [layout.inboxes(), layout.ends(End::Processed), layout.ends(End::Failed), own];
-    bundle.listing("listing.txt", &around.workspace, &dirs);
+    bundle.listing("listing.txt", &invocation.workspace, &dirs);
     bundle.file("fleet.json", &layout.fleet_file());
     bundle.directory("workers", &layout.workers());
     if let Some(run) = run {
@@ -150,14 +154,14 @@ fn gather_run(bundle: &mut Bundle, layout: &Layout, run: &Chosen) {
     }
 }
 
-fn versions(around: &Surroundings) -> serde_json::Value {
+fn versions(invocation: &Invocation) -> serde_json::Value {
     let line = |file: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines().next().unwrap_or_default().trim().to_owned()
     };
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    let git = call(&["git".to_owned(), "--version".to_owned()], &around.workspace);
+    let git = call(&["git".to_owned(), "--version".to_owned()], &invocation.workspace);
     json!({
         "schema": "versions/v1",
         "orchestrate": env!("CARGO_PKG_VERSION"),
@@ -171,15 +175,15 @@ fn versions(around: &Surroundings) -> serde_json::Value {
 
 /// Returns the JSON output of a verb. It runs in a child process, so that a verb that hangs or
 /// fails does not prevent the rest of the bundle.
-fn output_of(around: &Surroundings, verb: &[&str]) -> Result<String, &'static str> {
+fn output_of(invocation: &Invocation, verb: &[&str]) -> Result<String, &'static str> {
     let program = exec_env::program();
     let mut argv = vec![program.to_string_lossy().into_owned(), "--json".to_owned()];
-    argv.extend(["--state-dir".to_owned(), around.state_dir.display().to_string()]);
-    if let Some(config) = &around.common.config {
+    argv.extend(["--state-dir".to_owned(), invocation.state_dir.display().to_string()]);
+    if let Some(config) = &invocation.common.config {
         argv.extend(["--config".to_owned(), config.display().to_string()]);
     }
     argv.extend(verb.iter().map(|word| (*word).to_owned()));
-    call(&argv, &around.workspace)
+    call(&argv, &invocation.workspace)
 }
 
 fn call(argv: &[String], cwd: &Path) -> Result<String, &'static str> {
@@ -193,13 +197,13 @@ fn call(argv: &[String], cwd: &Path) -> Result<String, &'static str> {
 }
 
 fn print(
-    around: &Surroundings,
+    invocation: &Invocation,
     file: &Path,
     run: Option<&Chosen>,
     contents: &Contents,
 ) -> Result<(), Failure> {
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-    if around.common.json {
+    if invocation.common.json {
         let mut body = serde_json::to_value(contents).unwrap_or_default();
         body["file"] = file.display().to_string().into();
         body["bytes"] = bytes.into();
@@ -208,12 +212,12 @@ fn print(
     }
     put(&format!("{}\n", file.display()))?;
     for part in &contents.files {
-        around.say(format!("  {} ({})", part.path, counted(part.bytes, "byte")));
+        invocation.note(format!("  {} ({})", part.path, counted(part.bytes, "byte")));
     }
     for missing in &contents.left_out {
-        around.say(format!("  without {}: {}", missing.path, missing.why));
+        invocation.note(format!("  without {}: {}", missing.path, missing.why));
     }
-    around.say(format!(
+    invocation.note(format!(
         "{}, {}: states, times, and sizes. Prompts, output, logs, and values of settings are not \
          included",
         counted(contents.files.len(), "file"),

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::{self, Driver, RunOptions, Surroundings};
-use super::resume;
-use super::show::put_json;
-use super::{Common, Failure, home, show};
+use super::invocation::Invocation;
+use super::output::put_json;
+use super::run_options::{Driver, RunOptions};
+use super::{Common, resume};
 use crate::attempt::gates::{self, AnswerFile};
 use crate::base::ids::{RunId, shown};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::engine::{Run, RunStatus, StepStatus};
-use crate::run::open;
-use crate::view::{Gate, Life, Owner, gates_of};
+use crate::run::failure::{Class, Failure};
+use crate::run::{home, open, wording};
+use crate::view::{Board, Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workflow::plan::Dialect;
 use crate::workspace::Workspace;
@@ -114,32 +115,32 @@ pub(super) struct Given {
 /// Records an answer. Fails if the question already has an answer, or if `shown` is given and is
 /// not the digest of the current question.
 pub(super) fn give(
-    around: &Surroundings,
+    invocation: &Invocation,
     run: &str,
     step: Option<&str>,
     approve: bool,
     comment: &str,
     shown: Option<&str>,
 ) -> Result<Given, Failure> {
-    let asked = asked(around, run, step)?;
+    let asked = asked(invocation, run, step)?;
     let Given { id, gate, root, .. } = &asked;
     if gate.expired {
         return Err(too_late(&asked));
     }
     if shown.is_some_and(|shown| !gate.is_shown_by(shown)) {
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
-        return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
+        return Err(Failure::owned(message).hint("`orchestrate pending` shows what is asked now"));
     }
-    if !gate.answered && asked.plan.dialect() != Dialect::Nodes && !is_driven(around, id)? {
+    if !gate.answered && asked.plan.dialect() != Dialect::Nodes && !is_driven(invocation, id)? {
         // The process that applies the answer continues the run, and would refuse for this reason.
-        resume::check_source(around, &asked.plan, &asked.run, "resume", None)?;
+        resume::check_source(invocation, &asked.plan, &asked.run, "resume", None)?;
     }
     let by = Some(whoami());
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
     let cleared = gates::clear_void(root, &gate.step, gate.attempt, &gate.shown);
     let given = cleared.and_then(|()| gates::give(root, &gate.step, gate.attempt, &answer));
     let given = given.map_err(|error| {
-        Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
+        Failure::failed(format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
     let path = gates::path(root, &gate.step, gate.attempt);
     if given && !gates::is_answered(&path, &gate.shown, gate.expires_at) {
@@ -148,7 +149,7 @@ pub(super) fn give(
     if !given {
         let message =
             format!("`{}` of run {id} was answered before, and only one counts", gate.node);
-        return Err(Failure::new(5, message).hint(format!(
+        return Err(Failure::owned(message).hint(format!(
             "`{ORCHESTRATE} status {id}` shows what came of it; if nobody drives the run, \
              `{ORCHESTRATE} resume {id}` goes on with it"
         )));
@@ -157,13 +158,13 @@ pub(super) fn give(
 }
 
 /// Finds the question that `run` and `step` identify.
-fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, Failure> {
-    let (id, root) = common::find_run(around, run)?;
-    home::check(around, &id, &root)?;
-    let workspace = common::open_workspace(around)?;
+fn asked(invocation: &Invocation, run: &str, step: Option<&str>) -> Result<Given, Failure> {
+    let (id, root) = invocation.find_run(run)?;
+    home::check(invocation, &id, &root)?;
+    let workspace = invocation.open_workspace()?;
     let (plan, run) =
-        open::look(&workspace, &root).map_err(|error| common::cannot_read(&id, &error))?;
-    let gate = choose(&around.workspace, &plan, &run, step)?;
+        open::look(&workspace, &root).map_err(|error| wording::cannot_read(&id, &error))?;
+    let gate = choose(&invocation.workspace, &plan, &run, step)?;
     Ok(Given { id, gate, root, workspace, plan, run })
 }
 
@@ -174,44 +175,44 @@ fn too_late(asked: &Given) -> Failure {
 /// Returns the failure for a question that expired without an answer.
 fn expired(id: &RunId, node: &str, at: Option<Time>) -> Failure {
     let until = at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
-    Failure::new(2, format!("`{node}` of run {id} expired{until}: nobody answered in time"))
+    Failure::invalid(format!("`{node}` of run {id} expired{until}: nobody answered in time"))
         .hint(format!("`{ORCHESTRATE} retry {id} --from {node}` asks again"))
 }
 
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
     if *no_resume {
         options.check_none("with `--no-resume` the answer is only recorded")?;
     }
-    let asked = asked(&around, run, *step)?;
+    let asked = asked(&invocation, run, *step)?;
     if options.any().is_some() {
-        if is_driven(&around, &asked.id)? {
+        if is_driven(&invocation, &asked.id)? {
             options.check_none("whoever drives the run goes on with it")?;
         }
         options.check(&asked.plan, Driver::here(asked.run.origin.fleet))?;
     }
     if asked.gate.expired {
         // Let the run record the expiry, as a coordinator would.
-        if !no_resume && !is_taken_in(&around, &asked)? {
+        if !no_resume && !is_taken_in(&invocation, &asked)? {
             let unheard = Common { json: false, ..common.clone() };
             resume::after_answer(&asked.id, options, &unheard)?;
         }
         return Err(too_late(&asked));
     }
-    let given = give(&around, run, *step, *approve, comment, *shown)?;
+    let given = give(&invocation, run, *step, *approve, comment, *shown)?;
     let (id, node) = (&given.id, &given.gate.node);
     let word = if *approve { "approved" } else { "rejected" };
-    around.say(format!("`{node}` of run {id} {word}"));
+    invocation.note(format!("`{node}` of run {id} {word}"));
     let mut message = None;
     if !no_resume {
-        match go_on(&around, &given, options, common)? {
+        match go_on(&invocation, &given, options, common)? {
             Continued::Here(code) => return Ok(code),
             Continued::Elsewhere => {}
             Continued::NotYet(why) => message = Some(why),
         }
     }
-    if around.common.json {
+    if invocation.common.json {
         let mut answer = json!({ "run_id": id, "node": node, "approve": approve });
         if let Some(message) = message {
             answer["message"] = message.into();
@@ -219,7 +220,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
         put_json("answer/v1", answer)?;
     }
     if *no_resume {
-        around.say(format!("go on: {ORCHESTRATE} resume {id}"));
+        invocation.note(format!("go on: {ORCHESTRATE} resume {id}"));
     }
     Ok(0)
 }
@@ -236,21 +237,21 @@ enum Continued {
 
 /// Continues a run that no other process drives.
 fn go_on(
-    around: &Surroundings,
+    invocation: &Invocation,
     given: &Given,
     options: &RunOptions,
     common: &Common,
 ) -> Result<Continued, Failure> {
     let began = Instant::now();
-    while !is_taken_in(around, given)? {
+    while !is_taken_in(invocation, given)? {
         match resume::after_answer(&given.id, options, common) {
             // If several users answer at once, only one process continues the run; or another run
             // may hold the checkout. The answer is recorded, so this is not a failure.
-            Err(failure) if failure.code == 5 => {
+            Err(failure) if failure.class == Class::Owned => {
                 if began.elapsed() > TAKEN_IN {
                     let why = format!("the answer is on record, but {}", failure.sentence());
-                    around.say(&why);
-                    around.say(format!("go on: {ORCHESTRATE} resume {}", given.id));
+                    invocation.note(&why);
+                    invocation.note(format!("go on: {ORCHESTRATE} resume {}", given.id));
                     return Ok(Continued::NotYet(why));
                 }
             }
@@ -262,11 +263,11 @@ fn go_on(
 
 /// Returns true if another process applies the answer. A driver that was about to stop may have
 /// missed the answer; then this process must continue the run.
-pub(super) fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
+pub(super) fn is_taken_in(invocation: &Invocation, given: &Given) -> Result<bool, Failure> {
     let Given { id, gate, root, workspace, .. } = given;
     let began = Instant::now();
     loop {
-        if !is_driven(around, id)? {
+        if !is_driven(invocation, id)? {
             // The run may be over by now, and its driver may have ended for that reason.
             return Ok(!still_asks(workspace, root, gate));
         }
@@ -274,16 +275,16 @@ pub(super) fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, 
             return Ok(true);
         }
         if began.elapsed() > TAKEN_IN {
-            around.say("nobody has taken the answer in yet; it counts when somebody does");
+            invocation.note("nobody has taken the answer in yet; it counts when somebody does");
             return Ok(true);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn is_driven(around: &Surroundings, id: &RunId) -> Result<bool, Failure> {
-    let queue = show::queue_if_any(around)?;
-    Ok(match show::board(around, queue)?.run(id).owner {
+fn is_driven(invocation: &Invocation, id: &RunId) -> Result<bool, Failure> {
+    let queue = invocation.queue_if_any()?;
+    Ok(match Board::scan(&invocation, queue)?.run(id).owner {
         Owner::Process { .. } | Owner::Locked { .. } => true,
         Owner::Coordinator { life, .. } => life != Life::Dead,
         Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),
@@ -327,14 +328,14 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
             RunStatus::Cancelled => "was cancelled",
             _ => "has failed",
         };
-        return Err(Failure::new(2, format!("run {id} asks nobody anything: it {state}"))
+        return Err(Failure::invalid(format!("run {id} asks nobody anything: it {state}"))
             .hint(format!("`{ORCHESTRATE} status {id}` shows how it stands")));
     }
     let names =
         || open.iter().map(|gate| format!("`{}`", gate.node)).collect::<Vec<_>>().join(", ");
     match step {
         None if open.len() == 1 => Ok(open.remove(0)),
-        None => Err(Failure::new(2, format!("run {id} asks at {}: which is meant?", names()))
+        None => Err(Failure::invalid(format!("run {id} asks at {}: which is meant?", names()))
             .hint("say it with `--step NODE`")),
         Some(step) => {
             let name = shown(step);
@@ -344,7 +345,7 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
                 Some(index) => Ok(open.remove(index)),
                 None => {
                     let message = format!("`{step}` of run {id} asks nobody anything");
-                    Err(Failure::new(2, message).hint(format!("these do: {}", names())))
+                    Err(Failure::invalid(message).hint(format!("these do: {}", names())))
                 }
             }
         }
@@ -372,7 +373,7 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
     let at = at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     let id = &run.id;
     let message = format!("`{node}` of run {id} was {word}{by}{at}, and only one answer counts");
-    Some(Failure::new(5, message).hint(format!(
+    Some(Failure::owned(message).hint(format!(
         "`orchestrate status {id}` shows what came of it; `orchestrate retry {id} --from {node}` \
          asks again"
     )))

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::common::Surroundings;
-use super::show::{put, put_json};
-use super::{Common, Failure, signals, watchdog};
+use super::invocation::Invocation;
+use super::output::{put, put_json};
+use super::{Common, signals, watchdog};
 use crate::base::text::sanitize;
 use crate::exec::{self, Stop};
 use crate::health::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
+use crate::run::failure::Failure;
 use crate::view::stderr::talk;
 
 /// Timeout of the examination. A volume that hangs is not waited for.
@@ -40,7 +41,7 @@ pub(super) fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     // A program that is started to print its version may leave child processes. Only a subreaper
     // can end them.
     exec::become_subreaper()
-        .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot look after processes: {error}")))?;
     let limit = if args.remote { LIMIT + WALK } else { LIMIT };
     let (done, examined) = mpsc::channel();
     let (asked, flags, stop) = (args.clone(), common.clone(), signals.stop.clone());
@@ -65,16 +66,16 @@ pub(super) fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
 
 /// Examines the workspace. Uses the built-in settings if its own are invalid.
 fn examine(args: &DoctorArgs, common: &Common, stop: &Stop) -> Result<Report, Failure> {
-    let (around, wrong) = Surroundings::look_anyway(common)?;
+    let (invocation, wrong) = Invocation::read_leniently(common)?;
     let depth = match (args.volume, args.remote) {
         (false, _) => Depth::Look,
         (true, false) => Depth::Volume,
         (true, true) => Depth::Remote,
     };
     let patient = Patient {
-        workspace: around.workspace,
-        environment: around.environment,
-        config: around.config,
+        workspace: invocation.project.workspace,
+        environment: invocation.project.environment,
+        config: invocation.project.config,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         depth,
     };
@@ -94,7 +95,7 @@ pub(super) fn peer(args: &PeerArgs) -> Result<u8, Failure> {
         Err(_) if signals.stop.level() > 0 => Ok(signals.code()),
         Err(error) => {
             let message = format!("cannot take part in `{}`: {error}", args.dir.display());
-            Err(Failure::new(1, message)
+            Err(Failure::failed(message)
                 .hint("start it while `orchestrate doctor --volume --remote` waits there"))
         }
     }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::common::Surroundings;
-use super::{Common, Failure, fleet};
+use super::invocation::Invocation;
+use super::{Common, fleet};
 use crate::base::random;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::fs;
 use crate::free_task::parse::FreeTask;
 use crate::queue::Task;
+use crate::run::failure::Failure;
 use crate::workflow::settings::{COORDINATOR, agent_fault};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -49,9 +50,9 @@ pub(super) struct EnqueueArgs {
 }
 
 pub(super) fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     if let Some(fault) = agent_fault(&args.agent) {
-        let failure = Failure::new(2, format!("`{}` cannot name an agent: {fault}", args.agent));
+        let failure = Failure::invalid(format!("`{}` cannot name an agent: {fault}", args.agent));
         let submit = args.agent == COORDINATOR;
         return Err(if submit {
             failure.hint("use `orchestrate submit WORKFLOW`")
@@ -59,58 +60,58 @@ pub(super) fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
             failure
         });
     }
-    let tasks = args.tasks(&around)?;
-    let queue = fleet::open_queue(&around)?;
+    let tasks = args.tasks(&invocation)?;
+    let queue = invocation.open_queue()?;
     fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     let now = SystemClock.now().0.unsigned_abs();
-    let limit = around.config.queue.crash_limit;
+    let limit = invocation.config.queue.crash_limit;
     let put_out =
         |task: &FreeTask| task.task(&args.agent, &queue.new_id(now), &random::unguessable(), limit);
     let tasks: Vec<Task> = tasks.iter().map(put_out).collect();
     queue.enqueue(&tasks).map_err(|error| {
         let agent = &args.agent;
-        Failure::new(1, format!("cannot put the task into the inbox of `{agent}`: {error}"))
+        Failure::failed(format!("cannot put the task into the inbox of `{agent}`: {error}"))
             .hint("nothing was acknowledged; some of it may be there")
     })?;
     let waits = if tasks.len() == 1 { "the task waits" } else { "the tasks wait" };
-    fleet::warn_of_nobody(&around, &fleet::living(&queue), &args.agent, waits);
-    tell(&around, &tasks)
-        .map_err(|error| Failure::new(1, format!("cannot tell the ids: {error}")))?;
+    fleet::warn_of_nobody(&invocation, &fleet::living(&queue), &args.agent, waits);
+    tell(&invocation, &tasks)
+        .map_err(|error| Failure::failed(format!("cannot tell the ids: {error}")))?;
     Ok(0)
 }
 
 impl EnqueueArgs {
     /// Returns the tasks. They pass the same checks as dropped files.
-    fn tasks(&self, around: &Surroundings) -> Result<Vec<FreeTask>, Failure> {
+    fn tasks(&self, invocation: &Invocation) -> Result<Vec<FreeTask>, Failure> {
         // A bead needs no text: it describes the work.
         if self.bead.is_some() && self.text.is_none() && self.file.is_none() && !self.each_line {
-            let task = self.check(around, FreeTask::default());
-            return Ok(vec![task.map_err(|fault| Failure::new(2, fault))?]);
+            let task = self.check(invocation, FreeTask::default());
+            return Ok(vec![task.map_err(|fault| Failure::invalid(fault))?]);
         }
-        let (text, source) = self.read(around)?;
+        let (text, source) = self.read(invocation)?;
         if !self.each_line {
-            let task = self.task(around, &text).map_err(|fault| Failure::new(2, fault))?;
+            let task = self.task(invocation, &text).map_err(|fault| Failure::invalid(fault))?;
             return Ok(vec![FreeTask { source, ..task }]);
         }
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let tasks = lines.map(|(number, line)| {
             // A line is always plain text, even if it looks like a task file.
-            let task = FreeTask::plain(line).and_then(|task| self.check(around, task));
-            task.map_err(|fault| Failure::new(2, format!("line {}: {fault}", number + 1)))
+            let task = FreeTask::plain(line).and_then(|task| self.check(invocation, task));
+            task.map_err(|fault| Failure::invalid(format!("line {}: {fault}", number + 1)))
         });
         let tasks: Vec<FreeTask> = tasks.collect::<Result<_, _>>()?;
         if tasks.is_empty() {
-            return Err(Failure::new(2, "there is no line to make a task of"));
+            return Err(Failure::invalid("there is no line to make a task of"));
         }
         Ok(tasks)
     }
 
-    fn task(&self, around: &Surroundings, text: &str) -> Result<FreeTask, String> {
-        self.check(around, FreeTask::parse(text)?)
+    fn task(&self, invocation: &Invocation, text: &str) -> Result<FreeTask, String> {
+        self.check(invocation, FreeTask::parse(text)?)
     }
 
     /// Overrides the task's own fields with the flags, and checks the result.
-    fn check(&self, around: &Surroundings, task: FreeTask) -> Result<FreeTask, String> {
+    fn check(&self, invocation: &Invocation, task: FreeTask) -> Result<FreeTask, String> {
         let task = FreeTask {
             title: self.title.clone().or(task.title),
             provider: self.provider.clone().or(task.provider),
@@ -120,17 +121,17 @@ impl EnqueueArgs {
             next: if self.next.is_empty() { task.next } else { self.next.clone() },
             ..task
         };
-        task.check(&around.config, &self.agent)?;
+        task.check(&invocation.config, &self.agent)?;
         Ok(task)
     }
 
     /// Returns the text, and the name of the file that it comes from.
-    fn read(&self, around: &Surroundings) -> Result<(String, Option<String>), Failure> {
-        let most = around.config.queue.task_bytes;
+    fn read(&self, invocation: &Invocation) -> Result<(String, Option<String>), Failure> {
+        let most = invocation.config.queue.task_bytes;
         // Each line is a separate task, so the limit for one task is too small.
         let most = if self.each_line { most.max(64 << 20) } else { most };
         let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(2, format!("cannot read {what}: {error}"))
+            Failure::invalid(format!("cannot read {what}: {error}"))
         };
         match (&self.file, self.text.as_deref()) {
             (Some(path), _) => {
@@ -144,7 +145,7 @@ impl EnqueueArgs {
                 Ok((text.map_err(|error| unreadable("standard input", &error))?, None))
             }
             (None, Some(text)) => Ok((text.to_owned(), None)),
-            (None, None) => Err(Failure::new(2, "nothing was said about what is to be done")
+            (None, None) => Err(Failure::invalid("nothing was said about what is to be done")
                 .hint("give it as an argument, with `--file FILE`, or `-` for standard input")),
         }
     }
@@ -169,11 +170,11 @@ fn bounded(from: impl Read, most: u64) -> io::Result<String> {
 }
 
 /// Prints the ids on stdout, one per line.
-fn tell(around: &Surroundings, tasks: &[Task]) -> io::Result<()> {
+fn tell(invocation: &Invocation, tasks: &[Task]) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     for task in tasks {
         let id = task.name.id.as_str();
-        if around.common.json {
+        if invocation.common.json {
             let line = json!({
                 "schema": "enqueued/v1",
                 "task_id": id,

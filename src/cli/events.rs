@@ -7,18 +7,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::common::{self, Surroundings};
 use super::follow_loop::Vigil;
-use super::show::{self, document, put_json};
-use super::{Common, Failure};
+use super::invocation::Invocation;
+use super::output::{self, put_json};
+use super::{Common, standing};
 use crate::base::ids::RunId;
-use crate::disk;
-use crate::disk::fs;
+use crate::disk::{self, fs};
+use crate::run::failure::Failure;
 use crate::run::open::OpenError;
+use crate::run::wording;
 use crate::store::History;
 use crate::store::journal::Entry;
 use crate::view::progress::log_line;
-use crate::view::{Board, one_line};
+use crate::view::{Board, document, one_line};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct EventsArgs {
@@ -35,13 +36,13 @@ pub(super) struct EventsArgs {
 }
 
 pub(super) fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let (id, root) = common::find_run(&around, &args.run)?;
-    let mut reader = Reader { around: &around, id, root, seen: 0, size: None };
+    let invocation = Invocation::read(common)?;
+    let (id, root) = invocation.find_run(&args.run)?;
+    let mut reader = Reader { invocation: &invocation, id, root, seen: 0, size: None };
     let board = reader.board()?;
     let mut shown = reader.new_events(&board)?;
     if let Err(error) = board.open(&reader.id) {
-        tracing::warn!("{}", common::cannot_read(&reader.id, &error).sentence());
+        tracing::warn!("{}", wording::cannot_read(&reader.id, &error).sentence());
     }
     let skipped = args.last.map_or(0, |last| shown.len().saturating_sub(last));
     shown.drain(..skipped);
@@ -54,7 +55,7 @@ pub(super) fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
         (_, false) => {
             // The current state is not an event: the last event already shows that a run is over.
             if reader.print(&shown)? {
-                show::say_standing(&around, &board.run(&reader.id));
+                standing::say_standing(&invocation, &board.run(&reader.id));
             }
             Ok(0)
         }
@@ -70,7 +71,7 @@ struct Shown {
 }
 
 struct Reader<'a> {
-    around: &'a Surroundings,
+    invocation: &'a Invocation,
     id: RunId,
     root: PathBuf,
     /// Sequence number of the last event that was printed.
@@ -81,7 +82,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn board(&self) -> Result<Board, Failure> {
-        show::board(self.around, show::queue_if_any(self.around)?)
+        Board::scan(&self.invocation, self.invocation.queue_if_any()?)
     }
 
     /// Returns the events that were added to the journals since the last call.
@@ -93,7 +94,7 @@ impl Reader<'_> {
         let history = History::read(&*disk::machine(), &self.root).map_err(|error| {
             // The readability of the rest of the run decides which hint helps.
             let error = board.open(&self.id).err().unwrap_or(OpenError::State(error));
-            common::cannot_read(&self.id, &error)
+            wording::cannot_read(&self.id, &error)
         })?;
         let opened = board.open(&self.id).or_else(|_| board.open_by_journal(&self.id)).ok();
         self.size = Some(size);
@@ -112,20 +113,20 @@ impl Reader<'_> {
 
     /// Prints events, one per line. Returns false if the reader of stdout is gone.
     fn print(&self, events: &[Shown]) -> Result<bool, Failure> {
-        let lines = events.iter().filter_map(|event| match self.around.common.json {
+        let lines = events.iter().filter_map(|event| match self.invocation.common.json {
             true => Some(document("event/v1", &event.json).to_string()),
             false => event.line.clone(),
         });
-        show::put_or_stop(&lines.map(|line| line + "\n").collect::<String>())
+        output::put_or_stop(&lines.map(|line| line + "\n").collect::<String>())
     }
 
     fn follow(&mut self, mut board: Board, mut events: Vec<Shown>) -> Result<u8, Failure> {
         let mut vigil = Vigil::begin()?;
         vigil.watch(&self.root);
-        let mut waits = show::Waits::default();
+        let mut waits = standing::Waits::default();
         loop {
             vigil.look();
-            waits.say(self.around, &board, &self.id);
+            waits.say(self.invocation, &board, &self.id);
             let run = board.run(&self.id);
             // Read events again after the owner, so that the last events are not missed.
             events.extend(self.new_events(&board)?);
@@ -133,7 +134,7 @@ impl Reader<'_> {
                 return Ok(0);
             }
             if !run.is_driven() {
-                show::say_standing(self.around, &run);
+                standing::say_standing(self.invocation, &run);
                 return Ok(0);
             }
             let was_new = !std::mem::take(&mut events).is_empty();

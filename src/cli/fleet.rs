@@ -2,59 +2,35 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::Failure;
 use super::agent_output::{Overheard, laid_out};
-use super::common::{Surroundings, keep_from_git};
+use super::invocation::Invocation;
 use crate::attempt::credentials;
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::exec_env::Environment;
 use crate::base::ids::{TaskAttempt, counted};
-use crate::base::text::cut;
-use crate::base::text::{sanitize, single_line};
+use crate::base::text::{cut, sanitize, single_line};
 use crate::base::time::{Clock, SystemClock};
-use crate::disk;
 use crate::disk::fs;
 use crate::fleet::member::{self, Process, Registration};
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
 use crate::health::doctor::Times;
 use crate::health::doctor::mount::Mount;
-use crate::queue::{Layout, Queue, VolumeFault};
+use crate::queue::Queue;
+use crate::run::failure::{Class, Failure};
 use crate::settings::Config;
-use crate::view::last_said;
-use crate::view::one_line;
 use crate::view::progress::{seconds, terminal_size};
 use crate::view::stderr::{draw, put};
+use crate::view::{last_said, one_line};
 use crate::yaml::problem::nearest;
-
-/// Opens the queue of the workspace. Also keeps the queue's files out of git.
-pub(super) fn open_queue(around: &Surroundings) -> Result<Arc<Queue>, Failure> {
-    let layout = Layout::new(&around.workspace);
-    let me = crate::base::process::new_incarnation();
-    let queue = Queue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
-        .map_err(|error| cannot_open(around, &error))?;
-    keep_from_git(&around.workspace);
-    Ok(Arc::new(queue))
-}
-
-/// Returns the failure for a queue that cannot be opened. A queue whose volume cannot be identified
-/// counts as damaged (exit code 7).
-pub(super) fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
-    if let Some(fault) = VolumeFault::of(error) {
-        return Failure::new(7, fault).hint(fault.hint(&crate::base::process::new_incarnation()));
-    }
-    let place = around.workspace.display();
-    Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
-        .hint("the workspace must be writable; `orchestrate doctor` tells more")
-}
 
 /// Returns the failure for a member that had to end because of an I/O error.
 pub(super) fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
-    let failure = Failure::new(1, format!("{who} had to end: {error}"));
+    let failure = Failure::failed(format!("{who} had to end: {error}"));
     match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
             failure.hint("the workspace must be writable; `orchestrate doctor` tells more")
@@ -65,11 +41,11 @@ pub(super) fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
 
 /// Returns the settings in force for a member. On a volume that machines share, heartbeats and
 /// leases are longer, unless the settings change their defaults.
-pub(super) fn settings(around: &Surroundings) -> Config {
-    let mut config = around.config.clone();
+pub(super) fn settings(invocation: &Invocation) -> Config {
+    let mut config = invocation.config.clone();
     let usual = Config::built_in().queue;
     let unset = (config.queue.beat, config.queue.lease) == (usual.beat, usual.lease);
-    if unset && Mount::of(&around.workspace).is_ok_and(|mount| mount.shared) {
+    if unset && Mount::of(&invocation.workspace).is_ok_and(|mount| mount.shared) {
         let times = Times::choose(true, Duration::ZERO);
         config.queue.beat = Duration::from_millis(times.beat_ms);
         config.queue.lease = Duration::from_millis(times.ttl_ms);
@@ -78,15 +54,15 @@ pub(super) fn settings(around: &Surroundings) -> Config {
 }
 
 /// Reads the secrets that systemd passes as files, and adds them to the environment.
-pub(super) fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failure> {
-    let Some(dir) = around.environment.get(credentials::VARIABLE) else {
+pub(super) fn take_credentials(invocation: &mut Invocation) -> Result<Environment, Failure> {
+    let Some(dir) = invocation.environment.get(credentials::VARIABLE) else {
         return Ok(Environment::new());
     };
     let found = credentials::read(Path::new(dir)).map_err(|error| {
-        Failure::new(2, format!("cannot read the credentials: {error}"))
+        Failure::invalid(format!("cannot read the credentials: {error}"))
             .hint("LoadCredential= in the unit names them; see docs/service.md")
     })?;
-    around.environment.extend(found.clone());
+    invocation.environment.extend(found.clone());
     Ok(found)
 }
 
@@ -100,20 +76,20 @@ pub(super) fn living(queue: &Queue) -> Vec<Registration> {
 
 /// Refuses to serve an inbox that every user can write to, unless the settings allow it.
 pub(super) fn check_inbox(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Queue,
     agent: &str,
 ) -> Result<(), Failure> {
-    if around.config.queue.world_writable {
+    if invocation.config.queue.world_writable {
         return Ok(());
     }
     let looked = queue.unsafe_inbox(agent).map_err(|error| {
-        Failure::new(1, format!("cannot look at the inbox of `{agent}`: {error}"))
+        Failure::failed(format!("cannot look at the inbox of `{agent}`: {error}"))
             .hint("`orchestrate doctor` tells more")
     })?;
-    let reason = looked.or_else(|| strangers(&around.workspace, agent));
+    let reason = looked.or_else(|| strangers(&invocation.workspace, agent));
     reason.map_or(Ok(()), |reason| {
-        let failure = Failure::new(2, reason);
+        let failure = Failure::invalid(reason);
         Err(failure
             .hint("whoever writes there gives orders; `world_writable` of `queue` allows it"))
     })
@@ -137,35 +113,25 @@ fn strangers(workspace: &Path, agent: &str) -> Option<String> {
     })
 }
 
-/// Refuses a state directory outside the workspace: other machines see only runs inside it.
-pub(super) fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
-    if around.state_dir.starts_with(&around.workspace) {
-        return Ok(());
-    }
-    let dir = around.state_dir.display();
-    Err(Failure::new(2, format!("a fleet cannot keep runs in `{dir}`, outside the workspace"))
-        .hint("leave out --state-dir and ORCHESTRATE_STATE_DIR, or run without a fleet"))
-}
-
 /// Creates the inboxes of agents. Call it before creating anything that needs them.
 pub(super) fn open_agents(queue: &Queue, agents: &[String]) -> Result<(), Failure> {
     agents.iter().try_for_each(|agent| queue.open_agent(agent)).map_err(|error| {
         let wrong = error.kind() == std::io::ErrorKind::InvalidInput;
-        Failure::new(if wrong { 2 } else { 1 }, error.to_string())
+        Failure::new(if wrong { Class::Invalid } else { Class::Failed }, error.to_string())
     })
 }
 
 /// Warns about agents of a run that no living worker serves.
-pub(super) fn warn_of_absent(around: &Surroundings, queue: &Queue, agents: &[String]) {
+pub(super) fn warn_of_absent(invocation: &Invocation, queue: &Queue, agents: &[String]) {
     let living = living(queue);
     for agent in agents {
-        warn_of_nobody(around, &living, agent, "its steps wait");
+        warn_of_nobody(invocation, &living, agent, "its steps wait");
     }
 }
 
 /// Warns if no living worker serves an agent, and suggests a similar name.
 pub(super) fn warn_of_nobody(
-    around: &Surroundings,
+    invocation: &Invocation,
     living: &[Registration],
     agent: &str,
     what: &str,
@@ -173,7 +139,7 @@ pub(super) fn warn_of_nobody(
     if living.iter().any(|member| member.agent == agent) {
         return;
     }
-    let known = around.config.agents();
+    let known = invocation.config.agents();
     let served = living.iter().map(|member| member.agent.as_str());
     let candidates = known.keys().map(String::as_str).chain(served.filter(|a| *a != COORDINATOR));
     let near = nearest(agent, candidates).filter(|_| !known.contains_key(agent));
@@ -198,15 +164,15 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub(super) fn new(around: &Surroundings, name: &str) -> Teller {
-        let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
-        let live = around.has_screen() && !around.common.quiet;
-        let told = live || around.common.verbose;
+    pub(super) fn new(invocation: &Invocation, name: &str) -> Teller {
+        let get = |key: &str| invocation.environment.get(key)?.to_str().map(str::to_owned);
+        let live = invocation.has_screen() && !invocation.common.quiet;
+        let told = live || invocation.common.verbose;
         Teller {
             overheard: told.then(Mutex::default),
             name: name.to_owned(),
-            quiet: around.common.quiet,
-            colour: around.colour(),
+            quiet: invocation.common.quiet,
+            colour: invocation.colour(),
             live,
             systemd: Notifier::from(get),
             ready: AtomicBool::new(false),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Failure;
 use super::signals::{self, Signals};
 use crate::disk::fs::OnVolume as _;
 use crate::disk::hint::{Bell, Hints, Patience};
+use crate::run::failure::Failure;
 
 /// Poll interval right after a change, and its upper bound while nothing changes.
 const LEAST: Duration = Duration::from_millis(50);

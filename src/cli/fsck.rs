@@ -5,14 +5,15 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use super::common::{self, Surroundings};
-use super::{Common, Failure, fleet, show};
+use super::invocation::Invocation;
+use super::{Common, fleet, output};
 use crate::base::program_name::ORCHESTRATE;
 use crate::disk;
 use crate::fleet::member;
 use crate::health::fsck::repair::{Mender, Outcome, Repair};
 use crate::health::fsck::{self, Calm, Finding, Report};
 use crate::queue::{self, Layout, Queue};
+use crate::run::failure::Failure;
 use crate::store::lock::{self, LockError};
 use crate::workspace::Workspace;
 
@@ -27,63 +28,63 @@ pub(super) struct FsckArgs {
 }
 
 pub(super) fn main(args: &FsckArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let workspace = common::open_workspace(&around)?;
+    let invocation = Invocation::read(common)?;
+    let workspace = invocation.open_workspace()?;
     let calm = if args.quiet_fleet { Calm::Quiet } else { Calm::Working };
     let cannot = |error: io::Error| {
-        Failure::new(1, format!("cannot look at `{}`: {error}", around.workspace.display()))
+        Failure::failed(format!("cannot look at `{}`: {error}", invocation.workspace.display()))
     };
-    let mut report = fsck::check(&workspace, &around.state_dir, calm).map_err(cannot)?;
+    let mut report = fsck::check(&workspace, &invocation.state_dir, calm).map_err(cannot)?;
     let mut repairs = Vec::new();
     if args.repair && !report.findings.is_empty() {
-        (repairs, report) = mend(&around, &workspace, calm)?;
+        (repairs, report) = mend(&invocation, &workspace, calm)?;
     }
     let damage = report.damage(calm).count();
     match common.json {
         true => {
-            show::put(&format!("{}\n", document(&report, args.repair.then_some(&repairs), calm)))?
+            output::put(&format!("{}\n", document(&report, args.repair.then_some(&repairs), calm)))?
         }
-        false if args.repair => show::put(&repairs.iter().map(told).collect::<String>())?,
+        false if args.repair => output::put(&repairs.iter().map(told).collect::<String>())?,
         false => {
-            show::put(&report.findings.iter().map(|f| line(f, calm) + "\n").collect::<String>())?
+            output::put(&report.findings.iter().map(|f| line(f, calm) + "\n").collect::<String>())?
         }
     }
-    say_end(&around, &report, damage, args.repair.then_some(&repairs));
+    say_end(&invocation, &report, damage, args.repair.then_some(&repairs));
     Ok(if damage > 0 { 7 } else { 0 })
 }
 
 /// Repairs what it can, under a lock that only one process per workspace holds.
 fn mend(
-    around: &Surroundings,
+    invocation: &Invocation,
     workspace: &Workspace,
     calm: Calm,
 ) -> Result<(Vec<Repair>, Report), Failure> {
-    let _lock = lock::take_repair(&around.workspace).map_err(|error| match error {
+    let _lock = lock::take_repair(&invocation.workspace).map_err(|error| match error {
         LockError::Held { owner } => {
-            Failure::new(5, format!("{owner} mends this workspace already"))
+            Failure::owned(format!("{owner} mends this workspace already"))
                 .hint("wait until it is done")
         }
         LockError::Io(error) => {
-            Failure::new(1, format!("cannot mend `{}`: {error}", around.workspace.display()))
+            Failure::failed(format!("cannot mend `{}`: {error}", invocation.workspace.display()))
                 .hint("the workspace must be writable; `orchestrate doctor` tells more")
         }
     })?;
     let mender = Mender {
         workspace,
-        state_dir: &around.state_dir,
+        state_dir: &invocation.state_dir,
         calm,
-        lease: fleet::settings(around).queue.lease,
-        open: &|| open_queue(around),
-        say: &|text| around.say(text),
+        lease: fleet::settings(invocation).queue.lease,
+        open: &|| open_queue(invocation),
+        say: &|text| invocation.note(text),
     };
     mender.mend().map_err(|error| {
-        Failure::new(1, format!("cannot mend `{}`: {error}", around.workspace.display()))
+        Failure::failed(format!("cannot mend `{}`: {error}", invocation.workspace.display()))
             .hint("what was done so far stands; try again")
     })
 }
 
-fn open_queue(around: &Surroundings) -> io::Result<Option<std::sync::Arc<Queue>>> {
-    let (disk, layout) = (disk::machine(), Layout::new(&around.workspace));
+fn open_queue(invocation: &Invocation) -> io::Result<Option<std::sync::Arc<Queue>>> {
+    let (disk, layout) = (disk::machine(), Layout::new(&invocation.workspace));
     if !queue::has_queue(&*disk, &layout)? {
         return Ok(None);
     }
@@ -125,7 +126,7 @@ fn told(repair: &Repair) -> String {
     format!("{word}: {} `{about}`: {message}\n  {}\n", kind.name(), repair.outcome.told())
 }
 
-fn say_end(around: &Surroundings, report: &Report, damage: usize, repairs: Option<&Vec<Repair>>) {
+fn say_end(invocation: &Invocation, report: &Report, damage: usize, repairs: Option<&Vec<Repair>>) {
     let (tasks, runs) = (counted(report.tasks, "task"), counted(report.runs_kept, "run"));
     let mended = |repairs: &Vec<Repair>| {
         let is_mended = |repair: &&Repair| matches!(repair.outcome, Outcome::Mended(_));
@@ -135,12 +136,12 @@ fn say_end(around: &Surroundings, report: &Report, damage: usize, repairs: Optio
         }
     };
     let mended = repairs.map(mended).unwrap_or_default();
-    around.say(match damage {
+    invocation.note(match damage {
         0 => format!("{tasks} and {runs}: no damage{mended}"),
         count => format!("{tasks} and {runs}: {count} damaged{mended}"),
     });
     if damage > 0 && repairs.is_none() {
-        around.say(format!("to put right what can be: {ORCHESTRATE} fsck --repair"));
+        invocation.note(format!("to put right what can be: {ORCHESTRATE} fsck --repair"));
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::common::{self, Surroundings};
-use super::show::{self, put};
-use super::{Common, Failure};
+use super::Common;
+use super::invocation::Invocation;
+use super::output::{self, put};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::graph::{self, Graph, dot, mermaid, svg};
+use crate::run::failure::Failure;
 use crate::run::open::compile_in;
+use crate::run::{wording, workflow_file};
+use crate::view::{Board, document};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct GraphArgs {
@@ -33,27 +36,29 @@ pub(super) enum Format {
 }
 
 pub(super) fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let path = Path::new(&args.target);
     // An existing file, or a name that looks like a path, is a workflow. Any other name is a run.
-    let graph = if common::workflow_path(&around, path).is_present_file() || looks_like_file(path) {
-        of_workflow(&around, path)?
+    let graph = if workflow_file::workflow_path(&invocation, path).is_present_file()
+        || looks_like_file(path)
+    {
+        of_workflow(&invocation, path)?
     } else {
-        of_run(&around, &args.target)?
+        of_run(&invocation, &args.target)?
     };
     let text = match (common.json, format(args)) {
-        (true, _) => format!("{}\n", show::document("graph/v1", graph.to_json())),
+        (true, _) => format!("{}\n", document("graph/v1", graph.to_json())),
         (false, Format::Mermaid) => mermaid::draw(&graph),
         (false, Format::Dot) => dot::draw(&graph),
         (false, Format::Svg) => svg::draw(&graph),
     };
-    let Some(file) = args.output.as_ref().filter(|file| !show::is_stdout(file)) else {
+    let Some(file) = args.output.as_ref().filter(|file| !output::is_stdout(file)) else {
         put(&text)?;
         return Ok(0);
     };
     fs::write(file, text)
-        .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))?;
-    around.say(format!("wrote {}", file.display()));
+        .map_err(|error| Failure::failed(format!("cannot write `{}`: {error}", file.display())))?;
+    invocation.note(format!("wrote {}", file.display()));
     Ok(0)
 }
 
@@ -71,12 +76,12 @@ fn format(args: &GraphArgs) -> Format {
     })
 }
 
-fn of_workflow(around: &Surroundings, path: &Path) -> Result<Graph, Failure> {
-    let (_, text) = common::find_workflow(around, path)
-        .map_err(|message| common::no_workflow(around, path, message))?;
+fn of_workflow(invocation: &Invocation, path: &Path) -> Result<Graph, Failure> {
+    let (_, text) = workflow_file::find_workflow(invocation, path)
+        .map_err(|message| workflow_file::no_workflow(invocation, path, message))?;
     let file = path.display().to_string();
-    let workspace = common::open_workspace(around)?;
-    let (plan, _) = compile_in(&workspace, &around.config, &text)
+    let workspace = invocation.open_workspace()?;
+    let (plan, _) = compile_in(&workspace, &invocation.config, &text)
         .map_err(|problems| Failure::in_text(problems, &file, &text))?;
     let title = match plan.name() {
         Some(name) => format!("{name} ({file})"),
@@ -85,11 +90,11 @@ fn of_workflow(around: &Surroundings, path: &Path) -> Result<Graph, Failure> {
     Ok(Graph::new(&title, &plan, None))
 }
 
-fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
-    let (id, _) = common::find_run(around, name)?;
-    let queue = show::queue_if_any(around)?;
-    let board = show::board(around, queue)?;
-    let damaged = |error| common::cannot_read(&id, &error);
+fn of_run(invocation: &Invocation, name: &str) -> Result<Graph, Failure> {
+    let (id, _) = invocation.find_run(name)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue)?;
+    let damaged = |error| wording::cannot_read(&id, &error);
     let detail = board.detail(&id).map_err(damaged)?;
     let (plan, run) = board.open(&id).map_err(damaged)?;
     Ok(graph::of_run(&detail, &plan, &run))

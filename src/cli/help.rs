@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use clap::CommandFactory as _;
 use serde_json::json;
 
-use super::show::{put, put_json};
-use super::{Cli, Common, Failure};
+use super::output::{put, put_json};
+use super::{Cli, Common};
 use crate::disk::fs;
+use crate::run::failure::Failure;
 use crate::view::stderr::talk;
 use crate::yaml::problem::nearest;
 
@@ -120,7 +121,7 @@ pub(super) fn topics() -> Vec<(String, String)> {
 fn unknown(word: &str, verbs: &[String]) -> Failure {
     let topics = pages().map(|(name, _, _)| *name);
     let known = verbs.iter().map(String::as_str).chain(topics.clone());
-    let failure = Failure::new(2, format!("there is no help on `{word}`"));
+    let failure = Failure::invalid(format!("there is no help on `{word}`"));
     match nearest(word, known) {
         Some(near) => failure.hint(format!("did you mean `orchestrate help {near}`?")),
         None => {
@@ -167,7 +168,7 @@ pub(super) fn root() -> String {
 
 fn manual(dir: &PathBuf, common: &Common) -> Result<u8, Failure> {
     let cannot = |error: std::io::Error| {
-        Failure::new(1, format!("cannot write manual pages into `{}`: {error}", dir.display()))
+        Failure::failed(format!("cannot write manual pages into `{}`: {error}", dir.display()))
     };
     fs::create_dir_all(dir).map_err(cannot)?;
     clap_mangen::generate_to(Cli::command(), dir).map_err(cannot)?;

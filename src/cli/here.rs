@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
-use super::common::{Loaded, Surroundings};
+use super::invocation::Invocation;
 use crate::attempt::provider_check::{self, Program};
 use crate::disk::fs::OnVolume as _;
 use crate::exec;
+use crate::run::load::Loaded;
 use crate::template::Template;
 use crate::view::stderr::talk;
 use crate::workflow::lint::{self, MISSING_HERE};
@@ -19,9 +20,9 @@ use crate::yaml::problem::nearest;
 use crate::yaml::{self, Node, Value};
 
 /// Returns a warning for each missing file, program, provider or secret that a workflow needs.
-pub(super) fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Vec<Problem> {
+pub(super) fn missing(invocation: &Invocation, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut looking = Looking {
-        around,
+        invocation,
         plan,
         written: BTreeSet::new(),
         asked: BTreeSet::new(),
@@ -35,17 +36,17 @@ pub(super) fn missing(around: &Surroundings, document: &Node, plan: &Plan) -> Ve
 }
 
 /// Prints the warnings of [`missing`] for a loaded workflow, without lints that its author allows.
-pub(super) fn tell_missing(around: &Surroundings, loaded: &Loaded) {
+pub(super) fn tell_missing(invocation: &Invocation, loaded: &Loaded) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
-    let found = missing(around, &document, &loaded.plan);
+    let found = missing(invocation, &document, &loaded.plan);
     let found = lint::without_allowed(&loaded.text, found);
-    for problem in found.iter().filter(|_| !around.common.quiet) {
+    for problem in found.iter().filter(|_| !invocation.common.quiet) {
         talk(problem.show(&loaded.file, &loaded.text));
     }
 }
 
 struct Looking<'l> {
-    around: &'l Surroundings,
+    invocation: &'l Invocation,
     plan: &'l Plan,
     /// Files that steps write, by `output_file`.
     written: BTreeSet<String>,
@@ -95,7 +96,9 @@ impl Looking<'_> {
         ];
         for (key, file) in files {
             let Some(file) = file else { continue };
-            if self.written.contains(&file) || self.around.workspace.join(&file).is_present_file() {
+            if self.written.contains(&file)
+                || self.invocation.workspace.join(&file).is_present_file()
+            {
                 continue;
             }
             let place = node.get(key).map_or(node.place, |node| node.place);
@@ -122,9 +125,9 @@ impl Looking<'_> {
         if program == "orchestrate" || step.env.iter().any(|(name, _)| name == "PATH") {
             return;
         }
-        let path = self.around.environment.get("PATH");
+        let path = self.invocation.environment.get("PATH");
         let path = path.map_or(OsStr::new(""), |path| path.as_os_str());
-        if let Err(error) = exec::locate(program, path, &self.around.workspace) {
+        if let Err(error) = exec::locate(program, path, &self.invocation.workspace) {
             let place = match node.get(key).map(|node| (&node.value, node.place)) {
                 Some((Value::List(words), place)) => words.first().map_or(place, |word| word.place),
                 Some((_, place)) => place,
@@ -146,7 +149,7 @@ impl Looking<'_> {
             if sets_path || !self.asked.insert(name.to_owned()) {
                 continue;
             }
-            let (environment, cwd) = (&self.around.environment, &self.around.workspace);
+            let (environment, cwd) = (&self.invocation.environment, &self.invocation.workspace);
             if let Program::Missing(reason) = provider_check::find(provider, environment, cwd) {
                 let place = ["provider", "name", "id"].into_iter().find_map(|key| node.get(key));
                 let what = self.called(step);
@@ -161,7 +164,7 @@ impl Looking<'_> {
 
     fn secrets(&mut self, step: &Step, node: &Node) {
         for name in &step.secrets {
-            if self.around.environment.contains_key(name.as_str()) {
+            if self.invocation.environment.contains_key(name.as_str()) {
                 continue;
             }
             let place = match node.get("secrets").map(|node| &node.value) {
@@ -180,7 +183,7 @@ impl Looking<'_> {
 
 /// Warns about variables on the command line that the workflow does not read. A context file may
 /// serve several workflows, so its variables cause a warning only if a similar name is read.
-pub(super) fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str], file: &[&str]) {
+pub(super) fn tell_unused(invocation: &Invocation, loaded: &Loaded, flags: &[&str], file: &[&str]) {
     let Ok(document) = yaml::parse(&loaded.text) else { return };
     let used = used(&document, loaded);
     let is_used = |key: &str| {
@@ -203,9 +206,10 @@ pub(super) fn tell_unused(around: &Surroundings, loaded: &Loaded, flags: &[&str]
         if near.is_none() && (names_root || !flags.contains(key)) {
             continue;
         }
-        around.say(format!("warning: nothing in `{}` reads the variable `{key}`", loaded.file));
+        invocation
+            .note(format!("warning: nothing in `{}` reads the variable `{key}`", loaded.file));
         if let Some(near) = near {
-            around.say(format!("  hint: did you mean `{near}`?"));
+            invocation.note(format!("  hint: did you mean `{near}`?"));
         }
     }
 }

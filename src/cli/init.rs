@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::common::workspace_above;
-use super::show::{put_json, put_line};
-use super::{Common, Failure};
+use super::Common;
+use super::invocation::workspace_above;
+use super::output::{put_json, put_line};
 use crate::base::program_name;
 use crate::disk::fs::{self, OnVolume as _};
+use crate::run::failure::Failure;
 use crate::view::stderr::talk;
 use crate::workflow::schema::render::{Topic, schema};
 
@@ -62,9 +63,9 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     let dir = &args.dir;
     let cannot = |path: &Path, error: &io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());
-        let failure = Failure::new(1, message.clone());
+        let failure = Failure::failed(message.clone());
         match error.kind() {
-            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => Failure::new(2, message)
+            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => Failure::invalid(message)
                 .hint("something that is no directory is in the way: name another DIR"),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 failure.hint("name a DIR that you may write to: `orchestrate init DIR`")
@@ -80,7 +81,7 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(path) = wanted.into_iter().find(in_the_way) {
         let message =
             format!("`{}` is no directory, and a workspace has one there", path.display());
-        return Err(Failure::new(2, message).hint("move it away, or name another DIR"));
+        return Err(Failure::invalid(message).hint("move it away, or name another DIR"));
     }
     let workspace = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
     if let Some(above) = workspace_above(&workspace).filter(|_| !common.quiet) {

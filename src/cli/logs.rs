@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::common::{self, Surroundings};
 use super::follow_loop::Vigil;
-use super::show::{self, Target, put_json};
-use super::{Common, Failure};
+use super::invocation::Invocation;
+use super::output::put_json;
+use super::{Common, standing};
+use crate::actions::target::{self, Target};
 use crate::agent::{self, Kind};
 use crate::base::ids::{Attempt, RunId, StepPath, shown};
 use crate::base::time::{Clock, SystemClock, Time, parse_duration};
@@ -25,12 +26,14 @@ use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::free_task::parse::FreeTask;
 use crate::queue::Queue;
+use crate::run::failure::Failure;
 use crate::run::open::OpenError;
+use crate::run::project::unreadable_queue;
+use crate::run::wording;
 use crate::store::History;
-use crate::view::excerpt;
 use crate::view::stderr::Tamed;
 use crate::view::{
-    Board, Found, PlaceView, Standing, StepShown, StepView, Tried, is_passed_over, printed,
+    Board, Found, PlaceView, Standing, StepShown, StepView, Tried, excerpt, is_passed_over, printed,
 };
 use crate::workflow::plan::{Action, Block, CaptureMode, Dialect, Step};
 use crate::workflow::{Configured, Plan};
@@ -72,23 +75,23 @@ fn since(text: &str) -> Result<Time, String> {
 }
 
 pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look_warned(common)?;
-    if args.follow && around.common.json {
+    let invocation = Invocation::read_warned(common)?;
+    if args.follow && invocation.common.json {
         let message = "`--json` is one document, which `--follow` never comes to the end of";
-        return Err(Failure::new(2, message).hint("leave one of them out"));
+        return Err(Failure::invalid(message).hint("leave one of them out"));
     }
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue.clone())?;
-    let (target, step) = named(args, &around, &board)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue.clone())?;
+    let (target, step) = named(args, &invocation, &board)?;
     let source = match target {
         Target::Run(id) => {
             let step = step.map(|step| spelled(&board, &id, step));
             Source::Run { id, step }
         }
-        Target::Task(found) if step.is_none() => of_task(&around, &board, &found)?,
-        Target::Aside(aside) => return Err(show::no_task_yet(&board, &aside)),
+        Target::Task(found) if step.is_none() => of_task(&invocation, &board, &found)?,
+        Target::Aside(aside) => return Err(target::no_task_yet(&board, &aside)),
         Target::Task(_) => {
-            return Err(Failure::new(2, "a task has no steps: leave STEP out"));
+            return Err(Failure::invalid("a task has no steps: leave STEP out"));
         }
     };
     let streams = match (args.stdout, args.stderr) {
@@ -102,10 +105,10 @@ pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
         && let Err(error) = board.open(id)
         && reader.executions(&board).is_ok()
     {
-        tracing::warn!("{}", common::cannot_read(id, &error).sentence());
+        tracing::warn!("{}", wording::cannot_read(id, &error).sentence());
     }
-    let mut telling = Telling { around: &around, queue, reader, out: Tamed::stdout() };
-    match (around.common.json, args.follow) {
+    let mut telling = Telling { invocation: &invocation, queue, reader, out: Tamed::stdout() };
+    match (invocation.common.json, args.follow) {
         (true, _) => telling.write_json(&board),
         (false, false) => telling.print_once(&board),
         (false, true) => telling.follow(board),
@@ -116,14 +119,14 @@ pub(crate) fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
 /// of the latest run.
 fn named<'a>(
     args: &'a LogsArgs,
-    around: &Surroundings,
+    invocation: &Invocation,
     board: &Board,
 ) -> Result<(Target, Option<&'a str>), Failure> {
-    let failure = match show::target(around, board, &args.target) {
+    let failure = match target::target(invocation, board, &args.target) {
         Ok(target) => return Ok((target, args.step.as_deref())),
         Err(failure) => failure,
     };
-    let latest = common::find_run(around, "latest").ok().map(|(id, _)| id);
+    let latest = invocation.find_run("latest").ok().map(|(id, _)| id);
     match latest.filter(|id| args.step.is_none() && board.step(id, &args.target).is_some()) {
         Some(id) => Ok((Target::Run(id), Some(&args.target))),
         None => Err(failure),
@@ -143,18 +146,18 @@ enum Source {
 }
 
 /// Returns the source for a task. The output of a step's task is stored with its run.
-fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source, Failure> {
-    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+fn of_task(invocation: &Invocation, board: &Board, found: &Found) -> Result<Source, Failure> {
+    let view = board.task(found).map_err(|error| unreadable_queue(&error))?;
     if let Some(id) = view.run_id.as_deref().and_then(RunId::parse) {
         return Ok(Source::Run { id, step: view.step });
     }
-    let queue = show::need_queue(around)?;
+    let queue = invocation.need_queue()?;
     let task = queue.read(&found.place, &found.batch);
-    let task = task.map_err(|error| show::unreadable(&error))?;
+    let task = task.map_err(|error| unreadable_queue(&error))?;
     let adapter = task.as_ref().and_then(|task| {
         let free = FreeTask::from_document(&task.document).ok()?;
-        let provider = free.provider(&around.config, &task.agent).ok()?;
-        Some(around.config.providers().get(&provider)?.adapter)
+        let provider = free.provider(&invocation.config, &task.agent).ok()?;
+        Some(invocation.config.providers().get(&provider)?.adapter)
     });
     let batch = task.map(|task| task.batch);
     let dir = queue.layout.results().join(batch.unwrap_or_else(|| found.batch.clone()));
@@ -210,7 +213,7 @@ pub(crate) struct Reader {
 
 /// Prints the output that a [`Reader`] returns.
 struct Telling<'a> {
-    around: &'a Surroundings,
+    invocation: &'a Invocation,
     queue: Option<Arc<Queue>>,
     reader: Reader,
     out: Tamed<StdoutLock<'static>>,
@@ -239,8 +242,8 @@ impl Reader {
         match &self.source {
             Source::Run { id, step } => self.of_run(board, id, step.as_deref()),
             Source::Free { id, dir, adapter } => {
-                let found = show::task(board, id)?;
-                let view = board.task(&found).map_err(|error| show::unreadable(&error))?;
+                let found = target::task(board, id)?;
+                let view = board.task(&found).map_err(|error| unreadable_queue(&error))?;
                 let over =
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
                 let (name, root, attempt) = (id.clone(), dir.clone(), view.attempt.of_free_task());
@@ -329,7 +332,7 @@ impl Reader {
         let mut all: Vec<Execution> = stems.into_iter().map(execution).collect();
         all.retain(|execution| wanted.is_none_or(|wanted| execution.name == wanted));
         match all.is_empty() || self.attempt.is_some() {
-            true => Err(common::cannot_read(id, error)),
+            true => Err(wording::cannot_read(id, error)),
             false => Ok((all, false)),
         }
     }
@@ -402,7 +405,7 @@ impl Telling<'_> {
     fn print_once(&mut self, board: &Board) -> Result<u8, Failure> {
         let (executions, _) = self.reader.executions(board)?;
         if self.print(&executions, true)? && self.reader.shown() == 0 {
-            self.around.say("nothing was printed");
+            self.invocation.note("nothing was printed");
         }
         Ok(0)
     }
@@ -410,11 +413,11 @@ impl Telling<'_> {
     /// Prints new output until no more can follow.
     fn follow(&mut self, mut board: Board) -> Result<u8, Failure> {
         let mut vigil = Vigil::begin()?;
-        let mut waits = show::Waits::default();
+        let mut waits = standing::Waits::default();
         loop {
             vigil.look();
             if let Source::Run { id, .. } = &self.reader.source {
-                waits.say(self.around, &board, id);
+                waits.say(self.invocation, &board, id);
             }
             let (executions, more) = self.reader.executions(&board)?;
             if let Some(execution) = executions.first() {
@@ -432,14 +435,14 @@ impl Telling<'_> {
             }
             // A new snapshot. It does not wait for heartbeats: a member in doubt may still be
             // alive.
-            board = show::board(self.around, self.queue.clone())?;
+            board = Board::scan(&self.invocation, self.queue.clone())?;
         }
     }
 
     /// Reports the final state of a run that was followed to its end.
     fn say_how_it_stands(&self, board: &Board) -> Result<u8, Failure> {
         if let Source::Run { id, step: None } = &self.reader.source {
-            show::say_standing(self.around, &board.run(id));
+            standing::say_standing(self.invocation, &board.run(id));
         }
         Ok(0)
     }
@@ -449,7 +452,7 @@ impl Telling<'_> {
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
         match self.reader.collect(executions, all, &mut self.out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),
+            Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
             Ok(()) => Ok(true),
         }
     }
@@ -482,7 +485,7 @@ fn choose_attempt(
             made => format!("has made {made} attempts"),
         };
         let step = shown(step);
-        return Err(Failure::new(2, format!("`{step}` {made}, and {attempt} is none of them")));
+        return Err(Failure::invalid(format!("`{step}` {made}, and {attempt} is none of them")));
     }
     for execution in all.iter_mut().filter(|_| attempt < made) {
         execution.stem = format!("{LOGS}{step}.{attempt}");
@@ -700,11 +703,11 @@ fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
         Some(true) if plan.dialect() == Dialect::Nodes => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");
-            Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))
+            Err(Failure::invalid(message).hint(format!("such as `{name}.0.STEP`")))
         }
         None => {
             let names: Vec<_> = plan.root().steps.iter().map(|s| format!("`{}`", s.name)).collect();
-            Err(Failure::new(2, format!("run {} has no {} `{name}`", run.id, plan.unit()))
+            Err(Failure::invalid(format!("run {} has no {} `{name}`", run.id, plan.unit()))
                 .hint(format!("there are {}", names.join(", "))))
         }
     }

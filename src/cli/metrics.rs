@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::common::{self, Surroundings};
-use super::show::{self, put, put_json};
-use super::{Common, Failure, fleet, signals};
+use super::invocation::Invocation;
+use super::output::{self, put, put_json};
+use super::{Common, signals};
 use crate::base::time::parse_duration;
 use crate::disk;
 use crate::exec::Stop;
+use crate::run::failure::Failure;
+use crate::run::project::unreadable_queue;
 use crate::view::Board;
 use crate::view::metrics::Meter;
-use crate::workspace::Workspace;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct MetricsArgs {
@@ -26,20 +27,20 @@ pub(super) struct MetricsArgs {
 }
 
 pub(super) fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let every = args.every.as_deref().map(|text| {
         let ms = parse_duration(text).filter(|ms| *ms > 0);
         ms.map(Duration::from_millis).ok_or_else(|| {
-            Failure::new(2, format!("`--every {text}` is no length of time"))
+            Failure::invalid(format!("`--every {text}` is no length of time"))
                 .hint("it looks like `15s` or `1m`")
         })
     });
     let every = every.transpose()?;
     let mut meter = Meter::default();
-    let text = take(&around, &mut meter)?;
-    let file = args.output.as_ref().filter(|file| !show::is_stdout(file));
+    let text = take(&invocation, &mut meter)?;
+    let file = args.output.as_ref().filter(|file| !output::is_stdout(file));
     if let (None, Some(_), Some(_)) = (file, &args.output, every) {
-        return Err(Failure::new(2, "`--every` replaces a file, and `-` is standard output")
+        return Err(Failure::invalid("`--every` replaces a file, and `-` is standard output")
             .hint("name a file with `-o FILE`"));
     }
     let Some(file) = file else {
@@ -53,38 +54,36 @@ pub(super) fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
     let Some(every) = every else { return Ok(0) };
     let signals = signals::listen()?;
     while signals.stop.wait_above(0, every) == 0 {
-        write(file, &take(&around, &mut meter)?)?;
+        write(file, &take(&invocation, &mut meter)?)?;
     }
     Ok(signals.code())
 }
 
-fn take(around: &Surroundings, meter: &mut Meter) -> Result<String, Failure> {
-    let board = show::board(around, show::queue_if_any(around)?)?;
-    meter.read(&board).map_err(|error| show::unreadable(&error))
+fn take(invocation: &Invocation, meter: &mut Meter) -> Result<String, Failure> {
+    let board = Board::scan(&invocation, invocation.queue_if_any()?)?;
+    meter.read(&board).map_err(|error| unreadable_queue(&error))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
     disk::put_out(&*disk::machine(), file, text.as_bytes())
-        .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
+        .map_err(|error| Failure::failed(format!("cannot write `{}`: {error}", file.display())))
 }
 
 /// Periodically writes the metrics file of the settings in a thread of a coordinator, until `stop`.
 /// Errors are logged and retried: no work depends on the file.
-pub(super) fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
-    let Some(every) = around.config.metrics.every else { return Ok(()) };
-    let file = around.workspace.join(&around.config.metrics.file);
+pub(super) fn beside(invocation: &Invocation, stop: &Stop) -> Result<(), Failure> {
+    let Some(every) = invocation.config.metrics.every else { return Ok(()) };
+    let file = invocation.workspace.join(&invocation.config.metrics.file);
     // Use a separate identity, which also sees the coordinator: a member does not observe itself.
-    let queue = fleet::open_queue(around)?;
-    let (workspace, stop) = (common::open_workspace(around)?, stop.clone());
-    let (state_dir, config) = (around.state_dir.clone(), around.config.clone());
+    let queue = invocation.open_queue()?;
+    let (project, stop) = (invocation.project.clone(), stop.clone());
     std::thread::spawn(move || {
         let mut meter = Meter::default();
         let mut failing = false;
         loop {
-            let root = workspace.root();
-            let written = Workspace::open(root).and_then(|workspace| {
-                let board =
-                    Board::look(workspace, &state_dir, Some(queue.clone()), config.clone())?;
+            let board = Board::scan(&project, Some(queue.clone()))
+                .map_err(|failure| std::io::Error::other(failure.message().to_owned()));
+            let written = board.and_then(|board| {
                 disk::put_out(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
             });
             match written {

@@ -10,7 +10,6 @@ mod cancel;
 mod clean;
 mod clean_trees;
 mod command;
-pub(crate) mod common;
 mod complete;
 mod completions;
 mod confine;
@@ -30,29 +29,30 @@ mod fsck;
 mod graph;
 mod help;
 mod here;
-mod home;
 mod init;
-mod load;
+pub(crate) mod invocation;
 pub(crate) mod logs;
 mod metrics;
 mod offline;
+mod outcome;
+mod output;
 mod pending;
-mod processed;
 mod provider;
 mod ps;
 mod queue;
 pub(crate) mod report;
-mod request;
+mod request_args;
 mod resume;
 mod retry;
 mod run;
+mod run_options;
 mod run_step;
 mod schema;
 mod serve;
 mod service;
-pub(crate) mod show;
 mod signals;
 mod spell;
+mod standing;
 pub(crate) mod status;
 mod submit;
 mod top;
@@ -71,12 +71,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::view::stderr::talk;
 use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::cli::deferred_args::Late;
-pub(crate) use failure::Failure;
+use crate::run::failure::Failure;
+use crate::view::stderr::talk;
 
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
@@ -268,7 +268,7 @@ fn obey(args: &[OsString]) -> ExitCode {
         Ok(cli) => run_cli(cli),
         // Without groups, the list of verbs is too long to read.
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(args) => {
-            ended(show::put(&help::root()).map(|()| 0), false)
+            ended(output::put(&help::root()).map(|()| 0), false)
         }
         Err(_) if args.len() == 1 => {
             talk(help::root());
@@ -276,7 +276,7 @@ fn obey(args: &[OsString]) -> ExitCode {
         }
         Err(error) => {
             if error.use_stderr() && args.iter().any(|arg| arg == "--json") {
-                misused(&error).tell(true);
+                failure::print(&misused(&error), true);
                 return ExitCode::from(2);
             }
             if error.use_stderr() {
@@ -284,7 +284,7 @@ fn obey(args: &[OsString]) -> ExitCode {
             }
             // The user asked for help or for the version.
             let written = error.print().and_then(|()| std::io::stdout().flush());
-            ended(show::written(written).map(|_| 0), false)
+            ended(output::written(written).map(|_| 0), false)
         }
     }
 }
@@ -339,7 +339,7 @@ fn misused(error: &clap::Error) -> Failure {
     let (tips, more): (Vec<_>, Vec<_>) = more.partition(|line| line.starts_with("tip: "));
     let message = [&[message.as_str()], more.as_slice()].concat().join(" ");
     let tip = tips.first().map(|tip| tip.trim_start_matches("tip: "));
-    Failure::new(2, message)
+    Failure::invalid(message)
         .hint(tip.unwrap_or("`orchestrate help` shows every verb and its flags"))
 }
 
@@ -402,8 +402,8 @@ fn ended(outcome: Result<u8, Failure>, json: bool) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            failure.tell(json);
-            ExitCode::from(failure.code)
+            failure::print(&failure, json);
+            ExitCode::from(failure.exit_code())
         }
     }
 }

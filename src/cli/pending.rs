@@ -2,14 +2,16 @@
 
 use serde_json::json;
 
-use super::common::{self, Surroundings};
-use super::show::{put, put_json};
-use super::{Common, Failure, home};
+use super::Common;
+use super::invocation::Invocation;
+use super::output::{put, put_json};
 use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::Run;
+use crate::run::failure::Failure;
+use crate::run::home;
 use crate::view::progress::seconds;
 use crate::view::stderr::talk;
 use crate::view::{self, Gate, gates_of};
@@ -23,30 +25,30 @@ pub(super) struct PendingArgs {
 }
 
 pub(super) fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let workspace = common::open_workspace(&around)?;
+    let invocation = Invocation::read(common)?;
+    let workspace = invocation.open_workspace()?;
     let runs = match &args.run {
-        Some(name) => vec![common::find_run(&around, name)?.0],
-        None => view::that_may_ask(&around.state_dir),
+        Some(name) => vec![invocation.find_run(name)?.0],
+        None => view::that_may_ask(&invocation.state_dir),
     };
     let mut open_gates = Vec::new();
     for id in runs {
-        let root = around.state_dir.join(id.as_str());
-        if let Some(home) = home::elsewhere(&around, &root) {
+        let root = invocation.state_dir.join(id.as_str());
+        if let Some(home) = home::elsewhere(&invocation, &root) {
             let home = home.display();
-            around
-                .say(format!("run {id} is of the workspace `{home}`: what it asks is told there"));
+            invocation
+                .note(format!("run {id} is of the workspace `{home}`: what it asks is told there"));
             continue;
         }
         match view::gates_in(&workspace, &root) {
             Ok(gates) => open_gates.extend(gates),
-            Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
+            Err(error) => invocation.note(format!("warning: run {id} cannot be read: {error}")),
         }
     }
-    if around.common.json {
+    if invocation.common.json {
         put_json("pending/v1", json!({ "gates": open_gates }))?;
     } else if open_gates.is_empty() {
-        around.say("nobody is asked anything");
+        invocation.note("nobody is asked anything");
     } else {
         put(&sanitize(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n")))?;
     }
@@ -102,8 +104,8 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
 
 /// Prints the gates of a run that has just paused, with the commands to continue. Ignores
 /// `--quiet`.
-pub(super) fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
-    for gate in gates_of(&around.workspace, plan, run) {
+pub(super) fn tell_gates(invocation: &Invocation, plan: &Plan, run: &Run) {
+    for gate in gates_of(&invocation.workspace, plan, run) {
         talk(show(&gate).trim_end());
     }
 }

@@ -4,13 +4,14 @@ use std::thread;
 
 use serde::Serialize;
 
-use super::common::Surroundings;
-use super::show::{put, put_json, table};
-use super::{Common, Failure, signals};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, signals};
 use crate::attempt::parking::{self, Cause, ParkedView};
 use crate::attempt::provider_check::{self, Known, Program};
 use crate::base::text::sanitize;
 use crate::exec::{self, Stop};
+use crate::run::failure::Failure;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::yaml::problem::nearest;
@@ -74,18 +75,18 @@ struct TestView {
 }
 
 pub(super) fn main(verb: &ProviderVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let signals = signals::listen()?;
     exec::become_subreaper()
-        .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot look after processes: {error}")))?;
     match verb {
-        ProviderVerb::Ls => ls(&around, &signals.stop),
-        ProviderVerb::Test(args) => test(args, &around, &signals.stop),
-        ProviderVerb::Resume(args) => resume(args, &around),
+        ProviderVerb::Ls => ls(&invocation, &signals.stop),
+        ProviderVerb::Test(args) => test(args, &invocation, &signals.stop),
+        ProviderVerb::Resume(args) => resume(args, &invocation),
     }
 }
 
-fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> ProviderView {
+fn view(invocation: &Invocation, name: &str, provider: &Provider, stop: &Stop) -> ProviderView {
     let account = provider.account.as_deref().unwrap_or(name);
     let mut view = ProviderView {
         name: name.to_owned(),
@@ -97,17 +98,17 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         older: false,
         known: None,
         problem: None,
-        parked: parked(around, name, account),
+        parked: parked(invocation, name, account),
         account: account.to_owned(),
     };
-    match provider_check::find(provider, &around.environment, &around.workspace) {
+    match provider_check::find(provider, &invocation.environment, &invocation.workspace) {
         Program::BuiltIn => view.version = Some(env!("CARGO_PKG_VERSION").to_owned()),
         Program::Unknown => {}
         Program::Missing(problem) => {
             view.problem = Some(format!("{problem}{}", provider.adapter.and_install()));
         }
         Program::Found(file) => {
-            match provider_check::version(&file, &around.workspace, stop) {
+            match provider_check::version(&file, &invocation.workspace, stop) {
                 Ok(version) => {
                     view.known = Known::of(provider.adapter, &version);
                     view.tried = view.known.map(|known| matches!(known, Known::Tried { .. }));
@@ -122,16 +123,16 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
     view
 }
 
-fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
+fn ls(invocation: &Invocation, stop: &Stop) -> Result<u8, Failure> {
     // In parallel: some programs take seconds to print their version.
     let views: Vec<ProviderView> = thread::scope(|scope| {
-        let all = around.config.providers().iter();
+        let all = invocation.config.providers().iter();
         let looking: Vec<_> = all
-            .map(|(name, provider)| scope.spawn(move || view(around, name, provider, stop)))
+            .map(|(name, provider)| scope.spawn(move || view(invocation, name, provider, stop)))
             .collect();
         looking.into_iter().filter_map(|look| look.join().ok()).collect()
     });
-    if around.common.json {
+    if invocation.common.json {
         put_json("providers/v1", serde_json::json!({ "providers": views }))?;
         return Ok(0);
     }
@@ -157,8 +158,8 @@ fn row(view: &ProviderView) -> Vec<String> {
     vec![name.clone(), adapter.to_string(), place, version, notes.join("; ")]
 }
 
-fn parked(around: &Surroundings, name: &str, account: &str) -> Vec<ParkedView> {
-    let mut all = parking::look(&around.workspace).unwrap_or_default();
+fn parked(invocation: &Invocation, name: &str, account: &str) -> Vec<ParkedView> {
+    let mut all = parking::look(&invocation.workspace).unwrap_or_default();
     all.retain(|parked| match parked.cause {
         Cause::Machine => parked.is_whole_machine() || parked.provider == name,
         _ => parked.account == account,
@@ -168,51 +169,52 @@ fn parked(around: &Surroundings, name: &str, account: &str) -> Vec<ParkedView> {
 
 /// Removes all reasons for which a provider is not asked. Also accepts the name of an account: a
 /// workflow may have providers that the settings do not know.
-fn resume(args: &TestArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let provider = around.config.providers().get(&args.name);
+fn resume(args: &TestArgs, invocation: &Invocation) -> Result<u8, Failure> {
+    let provider = invocation.config.providers().get(&args.name);
     let account = provider.and_then(|provider| provider.account.clone());
     let account = account.unwrap_or_else(|| args.name.clone());
-    let lifted = parking::lift(&around.workspace, &[&account, &args.name]).map_err(|error| {
-        Failure::new(1, format!("cannot let `{account}` be asked again: {error}"))
-            .hint("the workspace must be writable; `orchestrate doctor` tells more")
-    })?;
+    let lifted =
+        parking::lift(&invocation.workspace, &[&account, &args.name]).map_err(|error| {
+            Failure::failed(format!("cannot let `{account}` be asked again: {error}"))
+                .hint("the workspace must be writable; `orchestrate doctor` tells more")
+        })?;
     if !lifted && provider.is_none() {
-        return Err(unknown(args, around));
+        return Err(unknown(args, invocation));
     }
-    if around.common.json {
+    if invocation.common.json {
         let body = serde_json::json!({ "account": account, "was_parked": lifted });
         put_json("provider-resume/v1", body)?;
     } else if lifted {
         put(&format!("`{account}` may be asked again\n"))?;
     } else {
-        around.say(format!("`{account}` was not parked"));
+        invocation.note(format!("`{account}` was not parked"));
     }
     Ok(0)
 }
 
-fn unknown(args: &TestArgs, around: &Surroundings) -> Failure {
-    let all = around.config.providers();
-    let failure = Failure::new(2, format!("there is no provider `{}`", args.name));
+fn unknown(args: &TestArgs, invocation: &Invocation) -> Failure {
+    let all = invocation.config.providers();
+    let failure = Failure::invalid(format!("there is no provider `{}`", args.name));
     failure.hint(match nearest(&args.name, all.keys().map(String::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`orchestrate provider ls` shows those there are".to_owned(),
     })
 }
 
-fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
-    let all = around.config.providers();
-    let Some(provider) = all.get(&args.name) else { return Err(unknown(args, around)) };
+fn test(args: &TestArgs, invocation: &Invocation, stop: &Stop) -> Result<u8, Failure> {
+    let all = invocation.config.providers();
+    let Some(provider) = all.get(&args.name) else { return Err(unknown(args, invocation)) };
     let mut found = TestView {
-        provider: view(around, &args.name, provider, stop),
+        provider: view(invocation, &args.name, provider, stop),
         well: true,
         answer: None,
         not_checked: Vec::new(),
     };
     found.well = found.provider.problem.is_none();
     if found.well {
-        try_out(around, &args.name, provider, &mut found, stop);
+        try_out(invocation, &args.name, provider, &mut found, stop);
     }
-    match around.common.json {
+    match invocation.common.json {
         true => put_json("provider-test/v1", &found)?,
         false => put(&sanitize(&told(&found, &provider.adapter.and_install())))?,
     }
@@ -221,14 +223,14 @@ fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failu
 
 /// Sends the provider a prompt, if that costs nothing.
 fn try_out(
-    around: &Surroundings,
+    invocation: &Invocation,
     name: &str,
     provider: &Provider,
     found: &mut TestView,
     stop: &Stop,
 ) {
     let costs_nothing = provider.program() == Some("orchestrate");
-    let server = provider_check::own_server(provider.adapter, &around.environment);
+    let server = provider_check::own_server(provider.adapter, &invocation.environment);
     let Some(server) = server.or_else(|| costs_nothing.then(String::new)) else {
         found.not_checked.push("whether it is logged in, and what its limits are".to_owned());
         found.not_checked.push(match provider_check::base_url_variables(provider.adapter).last() {
@@ -240,8 +242,15 @@ fn try_out(
         });
         return;
     };
-    let record = provider_check::in_scratch(&around.environment, |dir| {
-        provider_check::try_out(name, &around.config, &around.environment, &server, dir, stop)
+    let record = provider_check::in_scratch(&invocation.environment, |dir| {
+        provider_check::try_out(
+            name,
+            &invocation.config,
+            &invocation.environment,
+            &server,
+            dir,
+            stop,
+        )
     });
     match record {
         Ok(Some(record)) => match provider_check::judge(provider.adapter, &record) {

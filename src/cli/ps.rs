@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
-use super::common::Surroundings;
-use super::show::{self, put, put_json, table};
-use super::{Common, Failure};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, standing};
 use crate::base::ids::shown;
 use crate::base::time::Time;
+use crate::run::failure::Failure;
+use crate::run::project::unreadable_queue;
 use crate::view::progress::whole_seconds;
 use crate::view::rows::{inbox_row, worker_row};
 use crate::view::{
@@ -47,10 +49,10 @@ struct Execution {
 }
 
 pub(super) fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue)?;
-    let tasks = board.executing().map_err(|error| show::unreadable(&error))?;
+    let invocation = Invocation::read(common)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue)?;
+    let tasks = board.executing().map_err(|error| unreadable_queue(&error))?;
     let mut all: Vec<Execution> =
         tasks.into_iter().filter_map(|task| by_worker(task, board.now)).collect();
     for id in board.run_ids().iter().take(RUNS) {
@@ -58,8 +60,8 @@ pub(super) fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
     }
     all.sort_by_key(|execution| execution.since);
     let workers: Vec<WorkerView> = board.members.views().collect();
-    let inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
-    if around.common.json {
+    let inboxes = board.inboxes().map_err(|error| unreadable_queue(&error))?;
+    if invocation.common.json {
         let document = serde_json::json!({
             "executing": all,
             "workers": workers,
@@ -69,10 +71,10 @@ pub(super) fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
         put_json("ps/v1", document)?;
         return Ok(0);
     }
-    show::say_parked(&around, &board);
+    standing::say_parked(&invocation, &board);
     let mut text = String::new();
     if all.is_empty() {
-        around.say("nothing is being executed");
+        invocation.note("nothing is being executed");
     } else {
         let titles =
             ["TASK", "STEP", "RUN", "AGENT", "WORKER", "HOST", "PID", "ELAPSED", "ATTEMPT"];

@@ -2,15 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::common::Surroundings;
-use super::show::{self, put, put_json, table};
-use super::{Common, Failure, cancel};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, cancel, standing};
+use crate::actions::target;
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{counted, name_fault};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
 use crate::disk::fs;
 use crate::queue::{End, Ending, Place, Queue, seal};
+use crate::run::failure::Failure;
+use crate::run::project::unreadable_queue;
 use crate::view::{self, Board, Found, PlaceView, TaskView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -65,33 +68,33 @@ pub(super) struct PauseArgs {
 }
 
 pub(super) fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     match verb {
-        QueueVerb::Ls(args) => list(args, &around),
-        QueueVerb::Show(args) => show_task(args, &around),
+        QueueVerb::Ls(args) => list(args, &invocation),
+        QueueVerb::Show(args) => show_task(args, &invocation),
         QueueVerb::Requeue(args) => {
-            let queue = show::need_queue(&around)?;
-            let board = show::board(&around, Some(queue.clone()))?;
-            requeue(&around, &queue, &board, &show::task(&board, &args.task)?)
+            let queue = invocation.need_queue()?;
+            let board = Board::scan(&invocation, Some(queue.clone()))?;
+            requeue(&invocation, &queue, &board, &target::task(&board, &args.task)?)
         }
-        QueueVerb::Drop(args) => cancel::drop_task(args, &around),
-        QueueVerb::Pause(args) => pause(args, &around),
-        QueueVerb::Resume(args) => resume(args, &around),
+        QueueVerb::Drop(args) => cancel::drop_task(args, &invocation),
+        QueueVerb::Pause(args) => pause(args, &invocation),
+        QueueVerb::Resume(args) => resume(args, &invocation),
     }
 }
 
-fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let queue = show::queue_if_any(around)?;
-    let board = show::board(around, queue)?;
+fn list(args: &LsArgs, invocation: &Invocation) -> Result<u8, Failure> {
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue)?;
     if args.failed {
-        return list_failed(args, around, &board);
+        return list_failed(args, invocation, &board);
     }
-    let mut inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
+    let mut inboxes = board.inboxes().map_err(|error| unreadable_queue(&error))?;
     if let Some(agent) = &args.agent {
         check_agent(agent)?;
         let known: Vec<&str> = inboxes.iter().map(|inbox| inbox.agent.as_str()).collect();
-        if !known.contains(&agent.as_str()) && !is_configured(around, agent) {
-            let failure = Failure::new(2, format!("there is no inbox of `{agent}`"));
+        if !known.contains(&agent.as_str()) && !is_configured(invocation, agent) {
+            let failure = Failure::invalid(format!("there is no inbox of `{agent}`"));
             return Err(match known.is_empty() {
                 true => failure.hint("there is none at all"),
                 false => failure.hint(format!("there are `{}`", known.join("`, `"))),
@@ -102,55 +105,55 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     let (mut shown, mut rows, mut more) = (Vec::new(), Vec::new(), 0);
     for inbox in inboxes {
         let (tasks, total) =
-            board.tasks(&inbox.agent, args.limit).map_err(|error| show::unreadable(&error))?;
+            board.tasks(&inbox.agent, args.limit).map_err(|error| unreadable_queue(&error))?;
         more += total - tasks.len();
         rows.extend(tasks.iter().map(row));
         let mut inbox = serde_json::to_value(&inbox).unwrap_or_default();
         inbox["tasks"] = serde_json::to_value(tasks).unwrap_or_default();
         shown.push(inbox);
     }
-    if around.common.json {
+    if invocation.common.json {
         put_json("queue/v1", json!({ "inboxes": shown }))?;
         return Ok(0);
     }
     let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
     if dropped > 0 {
         let files = if dropped == 1 { "file that is no task" } else { "files that are no tasks" };
-        around.say(format!("{dropped} dropped {files} yet"));
+        invocation.note(format!("{dropped} dropped {files} yet"));
     }
-    show::say_parked(around, &board);
-    show::say_ignored(around, args.agent.as_deref());
+    standing::say_parked(invocation, &board);
+    standing::say_ignored(invocation, args.agent.as_deref());
     if rows.is_empty() && more > 0 {
-        around.say(format!("{} to be shown: say so with `--limit`", counted(more, "task")));
+        invocation.note(format!("{} to be shown: say so with `--limit`", counted(more, "task")));
         return Ok(0);
     }
     if rows.is_empty() {
-        around.say("no task is waiting or being executed");
+        invocation.note("no task is waiting or being executed");
         return Ok(0);
     }
     let titles = ["TASK", "AGENT", "STATE", "ATTEMPT", "WHAT", "RUN", "BY"];
     rows.insert(0, titles.map(str::to_owned).to_vec());
     put(&table(&rows))?;
     if more > 0 {
-        around.say(format!("and {more} more; `--limit` shows them"));
+        invocation.note(format!("and {more} more; `--limit` shows them"));
     }
     Ok(0)
 }
 
 /// Lists failed tasks that belong to no run.
-fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8, Failure> {
+fn list_failed(args: &LsArgs, invocation: &Invocation, board: &Board) -> Result<u8, Failure> {
     if let Some(agent) = &args.agent {
         check_agent(agent)?;
     }
     let (tasks, total) = board
         .failed_tasks(args.agent.as_deref(), args.limit)
-        .map_err(|error| show::unreadable(&error))?;
-    if around.common.json {
+        .map_err(|error| unreadable_queue(&error))?;
+    if invocation.common.json {
         put_json("queue/v1", json!({ "inboxes": [], "failed": tasks }))?;
         return Ok(0);
     }
     if tasks.is_empty() {
-        around.say("no task is in failed/, but for those of runs");
+        invocation.note("no task is in failed/, but for those of runs");
         return Ok(0);
     }
     let mut rows =
@@ -163,9 +166,9 @@ fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8
     }));
     put(&sanitize(&table(&rows)))?;
     if total > tasks.len() {
-        around.say(format!("and {} more; `--limit` shows them", total - tasks.len()));
+        invocation.note(format!("and {} more; `--limit` shows them", total - tasks.len()));
     }
-    around.say("`orchestrate why TASK` says more, `orchestrate retry TASK` does it again");
+    invocation.note("`orchestrate why TASK` says more, `orchestrate retry TASK` does it again");
     Ok(0)
 }
 
@@ -191,11 +194,11 @@ fn row(task: &TaskView) -> Vec<String> {
     ]
 }
 
-fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
-    let queue = show::need_queue(around)?;
-    let board = show::board(around, Some(queue.clone()))?;
-    let found = show::task(&board, &args.task)?;
-    let failed = |error: std::io::Error| show::unreadable(&error);
+fn show_task(args: &TaskArg, invocation: &Invocation) -> Result<u8, Failure> {
+    let queue = invocation.need_queue()?;
+    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let found = target::task(&board, &args.task)?;
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let view = board.task(&found).map_err(failed)?;
     let task = queue.read(&found.place, &found.batch).map_err(failed)?;
     let document = task.map(|task| for_people(task.document));
@@ -206,7 +209,7 @@ fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
     let status = status.map(for_people);
     let earlier = earlier_statuses(&queue, &view.task);
     let file = file_of(&queue, &found);
-    if around.common.json {
+    if invocation.common.json {
         let body = json!({
             "task": view, "file": file, "document": document, "status": status,
             "earlier": earlier,
@@ -261,15 +264,15 @@ fn earlier_statuses(queue: &Queue, id: &str) -> Vec<Value> {
 
 /// Puts an ended free task back into its inbox. Refuses tasks of a run: only the run repeats them.
 pub(super) fn requeue(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Queue,
     board: &Board,
     found: &Found,
 ) -> Result<u8, Failure> {
-    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let view = board.task(found).map_err(|error| unreadable_queue(&error))?;
     let (id, agent) = (&view.task, &view.agent);
     let Place::Ended { end, name, by } = &found.place else {
-        return Err(Failure::new(1, view::why_task(&view)).hint(format!(
+        return Err(Failure::failed(view::why_task(&view)).hint(format!(
             "only what has ended is put back; `{ORCHESTRATE} cancel {id}` ends it"
         )));
     };
@@ -279,21 +282,21 @@ pub(super) fn requeue(
             _ => format!("task {id} is of run {run}, which has taken its result in"),
         };
         let hint = format!("`{ORCHESTRATE} retry {run}` goes on with the run");
-        return Err(Failure::new(2, message).hint(hint));
+        return Err(Failure::invalid(message).hint(hint));
     }
     // A dropped file that was rejected never became a task.
     if view.kind.is_empty() {
         let file = file_of(queue, found);
-        return Err(Failure::new(2, view::why_task(&view)).hint(format!(
+        return Err(Failure::invalid(view::why_task(&view)).hint(format!(
             "it never became a task: mend its text, which is in `{file}`, and put it into \
              inbox/{agent} anew"
         )));
     }
     let requeued = queue.requeue(*end, &found.batch, name, by);
-    match requeued.map_err(|error| show::unreadable(&error))? {
+    match requeued.map_err(|error| unreadable_queue(&error))? {
         Ending::Committed => {}
         Ending::Fenced => {
-            return Err(Failure::new(1, format!("task {id} was moved by somebody else meanwhile")));
+            return Err(Failure::failed(format!("task {id} was moved by somebody else meanwhile")));
         }
     }
     let was = match end {
@@ -301,7 +304,7 @@ pub(super) fn requeue(
         End::Failed => "failed",
         End::Cancelled => "cancelled",
     };
-    if around.common.json {
+    if invocation.common.json {
         put_json("requeue/v1", json!({ "task": id, "agent": agent, "was": was }))?;
     } else {
         put(&format!("task {id} waits in inbox/{agent} again\n"))?;
@@ -314,41 +317,45 @@ pub(super) fn requeue(
 
 fn check_agent(agent: &str) -> Result<(), Failure> {
     match name_fault(agent) {
-        Some(fault) => Err(Failure::new(2, format!("`{agent}` cannot name an agent: {fault}"))),
+        Some(fault) => Err(Failure::invalid(format!("`{agent}` cannot name an agent: {fault}"))),
         None => Ok(()),
     }
 }
 
-fn is_configured(around: &Surroundings, agent: &str) -> bool {
-    around.config.agents().contains_key(agent) || agent == COORDINATOR
+fn is_configured(invocation: &Invocation, agent: &str) -> bool {
+    invocation.config.agents().contains_key(agent) || agent == COORDINATOR
 }
 
-fn pause(args: &PauseArgs, around: &Surroundings) -> Result<u8, Failure> {
+fn pause(args: &PauseArgs, invocation: &Invocation) -> Result<u8, Failure> {
     let PauseArgs { agent, reason } = args;
     check_agent(agent)?;
-    let queue = super::fleet::open_queue(around)?;
-    let known = queue.agents().map_err(|error| show::unreadable(&error))?;
-    if !is_configured(around, agent) && !known.contains(agent) {
+    let queue = invocation.open_queue()?;
+    let known = queue.agents().map_err(|error| unreadable_queue(&error))?;
+    if !is_configured(invocation, agent) && !known.contains(agent) {
         tracing::warn!("nobody knows an agent `{agent}`: neither the settings nor the inboxes");
     }
-    queue.pause(agent, reason).map_err(|error| show::unreadable(&error))?;
-    told(around, agent, true, reason)
+    queue.pause(agent, reason).map_err(|error| unreadable_queue(&error))?;
+    told(invocation, agent, true, reason)
 }
 
-fn resume(args: &AgentArg, around: &Surroundings) -> Result<u8, Failure> {
+fn resume(args: &AgentArg, invocation: &Invocation) -> Result<u8, Failure> {
     check_agent(&args.agent)?;
-    let queue = show::need_queue(around)?;
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let queue = invocation.need_queue()?;
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     if queue.paused(&args.agent).map_err(failed)?.is_none() {
-        around.say(format!("`{}` was not paused", args.agent));
-        return if around.common.json { told(around, &args.agent, false, "") } else { Ok(0) };
+        invocation.note(format!("`{}` was not paused", args.agent));
+        return if invocation.common.json {
+            told(invocation, &args.agent, false, "")
+        } else {
+            Ok(0)
+        };
     }
     queue.resume(&args.agent).map_err(failed)?;
-    told(around, &args.agent, false, "")
+    told(invocation, &args.agent, false, "")
 }
 
-fn told(around: &Surroundings, agent: &str, paused: bool, reason: &str) -> Result<u8, Failure> {
-    if around.common.json {
+fn told(invocation: &Invocation, agent: &str, paused: bool, reason: &str) -> Result<u8, Failure> {
+    if invocation.common.json {
         let body = json!({ "agent": agent, "paused": paused, "reason": reason });
         put_json("pause/v1", body)?;
     } else if paused {

@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::common::{self, Surroundings};
-use super::show::{self, put, put_json};
-use super::{Common, Failure};
+use super::Common;
+use super::invocation::Invocation;
+use super::output::{self, put, put_json};
 use crate::base::ids::RunId;
 use crate::disk;
 use crate::report::{self, Amount, Report};
+use crate::run::failure::Failure;
+use crate::run::wording;
 use crate::view::Board;
 
 /// File name of the report in the run's directory.
@@ -25,22 +27,22 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let (id, _) = common::find_run(&around, &args.run)?;
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue)?;
-    if around.common.json {
+    let invocation = Invocation::read(common)?;
+    let (id, _) = invocation.find_run(&args.run)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue)?;
+    if invocation.common.json {
         put_json("report/v1", tell(&board, &id)?)?;
         return Ok(0);
     }
-    if args.output.as_deref().is_some_and(show::is_stdout) {
+    if args.output.as_deref().is_some_and(output::is_stdout) {
         put(&report::page::page(&tell(&board, &id)?, &|_| None))?;
         return Ok(0);
     }
     let file = write(&board, &id, args.output.as_deref())?;
     let shown = match &args.output {
         Some(given) => given.display().to_string(),
-        None => around.openable(&file),
+        None => invocation.openable(&file),
     };
     put(&format!("{shown}\n"))?;
     Ok(0)
@@ -55,7 +57,7 @@ pub(crate) fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<Path
     let beside = to.is_none();
     let page = report::page::page(&report, &|file| beside.then(|| report::parts::address(file)));
     let cannot = |error: &std::io::Error| {
-        Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
+        Failure::failed(format!("cannot write `{}`: {error}", file.display()))
             .hint("`--output FILE` writes it elsewhere, `--output -` to standard output")
     };
     disk::put_out(&*disk::machine(), &file, page.as_bytes()).map_err(|error| cannot(&error))?;
@@ -63,5 +65,5 @@ pub(crate) fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<Path
 }
 
 fn tell(board: &Board, id: &RunId) -> Result<Report, Failure> {
-    report::gather(board, id, Amount::WHOLE).map_err(|error| common::cannot_read(id, &error))
+    report::gather(board, id, Amount::WHOLE).map_err(|error| wording::cannot_read(id, &error))
 }

@@ -6,28 +6,33 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::common::{self, Driver, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::coordinator::{self, Back};
+use super::invocation::Invocation;
+use super::run_options::{self, Driver, RunOptions};
 use super::signals::{self, Signals};
-use super::{Common, Failure, cancel, fleet, home, request, retry, show};
+use super::{Common, cancel, fleet, outcome, output, retry};
+use crate::actions::checkout;
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::exec_env;
 use crate::attempt::source_files::{self, Since};
 use crate::base::ids::RunId;
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock};
-use crate::disk;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::queue::{Claim, Claimed, Ending, Place, Queue};
+use crate::run::create::{self, NewRun};
 use crate::run::drive::Report as _;
 use crate::run::edit::{self, Difference, Edit, EditError};
-use crate::run::grimoires;
-use crate::run::open::{self, OpenError};
-use crate::run::run_task;
+use crate::run::failure::{Class, Failure};
+use crate::run::load::{self, Loaded};
+use crate::run::locked::LockedRun;
+use crate::run::project::unreadable_queue;
+use crate::run::record::NoReport;
+use crate::run::{grimoires, home, run_task, wording, workflow_file};
 use crate::store::lock::{self, LockError};
-use crate::store::{self, LoadError, Store, StoreError};
+use crate::store::{self, StoreError};
 use crate::view::Board;
 use crate::view::progress::TextReport;
 use crate::workflow::Plan;
@@ -77,39 +82,39 @@ pub(super) fn after_answer(
 }
 
 fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> {
-    let mut around = Surroundings::look(common)?;
-    let (id, root) = common::find_run(&around, &args.run)?;
+    let mut invocation = Invocation::read(common)?;
+    let (id, root) = invocation.find_run(&args.run)?;
     // A run that one process drives does not need the queue, not even an undamaged one.
     if !args.force_restart
         && is_of_fleet(&root)
-        && let Some(queue) = show::queue_if_any(&around)?
+        && let Some(queue) = invocation.queue_if_any()?
     {
-        return of_fleet(args, &mut around, queue, &id, &root, why);
+        return of_fleet(args, &mut invocation, queue, &id, &root, why);
     }
     if args.force_restart {
-        home::check(&around, &id, &root)?;
+        home::check(&invocation, &id, &root)?;
         // A run without its workflow cannot be driven, so no lock is needed.
         let _lock = match lock::take(&root) {
             Err(LockError::Io(error)) if error.kind() == NotFound => None,
-            taken => Some(taken.map_err(|error| common::cannot_lock(error, &root, &id))?),
+            taken => Some(taken.map_err(|error| wording::cannot_lock(error, &root, &id))?),
         };
-        return restart(&around, args, &id, &root);
+        return restart(&invocation, args, &id, &root);
     }
-    let mut owned = own(&mut around, &id, &root, args.repair)?;
+    let mut owned = LockedRun::open(&mut invocation, &id, &root, args.repair)?;
     refuse_cancelled(&owned, why)?;
     if is_over(&owned.run, why) {
-        return nothing_to_do(&around, owned);
+        return nothing_to_do(&invocation, owned);
     }
     if !args.accept_changes {
         refuse_idle(&owned, why)?;
     }
     args.options.check(&owned.plan, Driver::Alone)?;
-    settle_source(&around, &mut owned, args.accept_changes, None, "resume")?;
+    settle_source(&invocation, &mut owned, args.accept_changes, None, "resume")?;
     if why == Why::Asked {
         cancel::forget(None, &id, &root)?;
     }
     let signals = signals::listen()?;
-    go_on(&around, owned, &root, &args.options, &signals, why)
+    go_on(&invocation, owned, &root, &args.options, &signals, why)
 }
 
 /// Returns true if nothing remains to execute. A failed run continues only if a user asks for it.
@@ -119,15 +124,15 @@ fn is_over(run: &Run, why: Why) -> bool {
 
 /// Refuses to resume a cancelled run: a user or the workflow ended it on purpose, so only `retry`
 /// continues it.
-fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
-    let Owned { run, plan, .. } = owned;
+fn refuse_cancelled(owned: &LockedRun, why: Why) -> Result<(), Failure> {
+    let LockedRun { run, plan, .. } = owned;
     if run.status != RunStatus::Cancelled || why == Why::Answered {
         return Ok(());
     }
     let (id, unit) = (&run.id, plan.unit());
     let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     let message = format!("run {id} was cancelled, and is not resumed{reason}");
-    Err(Failure::new(4, message).hint(format!(
+    Err(Failure::new(Class::Cancelled, message).hint(format!(
         "`{ORCHESTRATE} retry {id}` takes it up where it stands, `{ORCHESTRATE} retry {id} --from \
          {name}` from a {unit} on; `orchestrate run {file}` begins anew",
         name = unit.to_uppercase(),
@@ -136,14 +141,14 @@ fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
 }
 
 /// Refuses to resume a graph that has no node left to execute: it would only fail again.
-fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
-    let Owned { run, plan, .. } = owned;
+fn refuse_idle(owned: &LockedRun, why: Why) -> Result<(), Failure> {
+    let LockedRun { run, plan, .. } = owned;
     if engine::has_more(plan, run) || why == Why::Answered {
         return Ok(());
     }
     let id = &run.id;
     let message = format!("run {id} has nothing to go on with: all its nodes were skipped");
-    Err(Failure::new(1, message).hint(format!(
+    Err(Failure::failed(message).hint(format!(
         "`{ORCHESTRATE} retry {id} --from NODE` looks at a node again; `{ORCHESTRATE} run {file}` \
          begins anew",
         file = run.origin.workflow_file,
@@ -154,50 +159,9 @@ fn is_of_fleet(root: &Path) -> bool {
     crate::store::origin(root).is_some_and(|origin| origin.fleet)
 }
 
-/// Takes ownership of a run without a driver. Locks it, and loads its own settings, plan and state.
-pub(super) fn own(
-    around: &mut Surroundings,
-    id: &RunId,
-    root: &Path,
-    repair: bool,
-) -> Result<Owned, Failure> {
-    home::check(around, id, root)?;
-    let lock = common::take_lock(root, id)?;
-    let kept = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
-    let today = std::mem::replace(&mut around.config, kept);
-    // Notification settings come from the current driver, not from the run.
-    around.config.notify = today.notify;
-    let workspace = common::open_workspace(around)?;
-    let plan = open::frozen_plan(&workspace, &around.config, root)
-        .map_err(|error| cannot_open(error, id))?;
-    let disk = disk::machine();
-    let (store, run) = match Store::load(disk.clone(), root, &plan) {
-        Ok(loaded) => {
-            if repair {
-                around.say(format!("run {id} is whole: there is nothing to repair"));
-            }
-            loaded
-        }
-        Err(error) if repair => {
-            around.say(format!("{error}"));
-            let (mut store, run, by) =
-                Store::repair(disk, root, &plan).map_err(|error| beyond_repair(error, id))?;
-            let saved = store.save(&plan, &run, SystemClock.now());
-            saved.map_err(|error| common::disk_failure(&error, id))?;
-            around.say(format!("state rebuilt from {by}"));
-            (store, run)
-        }
-        Err(error) if Store::is_beyond_repair(disk, root, &plan) => {
-            return Err(beyond_repair(error, id));
-        }
-        Err(error) => return Err(damaged(error, id)),
-    };
-    Ok(Owned { plan, run, store, lock, checkout: None })
-}
-
 /// Reports that an ended run needs no work. Returns the exit code for its status.
-pub(super) fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
-    let Owned { plan, run, mut store, .. } = owned;
+pub(super) fn nothing_to_do(invocation: &Invocation, owned: LockedRun) -> Result<u8, Failure> {
+    let LockedRun { plan, run, mut store, .. } = owned;
     let id = &run.id;
     let (code, word) = match run.status {
         RunStatus::Completed => (0, "has completed"),
@@ -209,124 +173,123 @@ pub(super) fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, F
         cancel::forget(None, id, store.root())?;
     }
     // The snapshot may be older than the journal, or may just have been repaired.
-    store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
-    end_orphans(around, id);
-    let exit = common::tell_outcome(around, &plan, &run, code);
-    around.say(format!("run {id} {word} already; there is nothing to do"));
+    store.save(&plan, &run, SystemClock.now()).map_err(|e| wording::disk_failure(&e, id))?;
+    end_orphans(invocation, id);
+    let exit = outcome::tell_outcome(invocation, &plan, &run, code);
+    invocation.note(format!("run {id} {word} already; there is nothing to do"));
     Ok(exit)
 }
 
 /// Drives a run that this process owns.
 pub(super) fn go_on(
-    around: &Surroundings,
-    mut owned: Owned,
+    invocation: &Invocation,
+    mut owned: LockedRun,
     root: &Path,
     options: &RunOptions,
     signals: &Signals,
     why: Why,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
-    owned.checkout = common::take_checkout(around, &owned.plan)?;
-    end_orphans(around, &id);
-    common::keep_log(around, &owned.plan, root, &id)?;
-    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
-    let event = Some(resumed(around, &owned.run, options, why));
-    let (code, _) = common::drive(around, owned, options, signals, event)?;
+    owned.checkout = checkout::take_checkout(invocation, &owned.plan)?;
+    end_orphans(invocation, &id);
+    create::keep_log(invocation, &owned.plan, root, &id)?;
+    invocation.note(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    let event = Some(resumed(invocation, &owned.run, options, why));
+    let (code, _) = outcome::drive(invocation, owned, options, signals, event)?;
     Ok(code)
 }
 
 /// Returns the event that records that a run continues.
-fn resumed(around: &Surroundings, run: &Run, options: &RunOptions, why: Why) -> Event {
-    Event::Resumed { policy: policy(around, run, options), asked: why == Why::Asked }
+fn resumed(invocation: &Invocation, run: &Run, options: &RunOptions, why: Why) -> Event {
+    Event::Resumed { policy: policy(invocation, run, options), asked: why == Why::Asked }
 }
 
 /// Returns the policy to continue with: flags given now override those the run was created with.
-fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
-    options.policy(run.origin.policy.clone()).limit_visits(around.config.max_visits)
+fn policy(invocation: &Invocation, run: &Run, options: &RunOptions) -> Policy {
+    options.policy(run.origin.policy.clone()).limit_visits(invocation.config.max_visits)
 }
 
 /// Records that a run continues: if a user asked for it, and the policy if it changed. Without this
 /// event, a coordinator does not restart an ended run.
 pub(super) fn record_resumed(
-    around: &Surroundings,
-    owned: &mut Owned,
+    invocation: &Invocation,
+    owned: &mut LockedRun,
     options: &RunOptions,
     why: Why,
 ) -> Result<(), Failure> {
-    let same = policy(around, &owned.run, options) == owned.run.origin.policy;
+    let same = policy(invocation, &owned.run, options) == owned.run.origin.policy;
     // Only this event restarts an ended run: a process that picks it up after a crash leaves it
     // ended.
     if why == Why::Answered && same && owned.run.status == RunStatus::Running {
         return Ok(());
     }
-    let event = resumed(around, &owned.run, options, why);
-    let Owned { plan, run, store, .. } = owned;
+    let event = resumed(invocation, &owned.run, options, why);
     let now = SystemClock.now();
-    let recorded = store.record(now, &event);
-    crate::engine::apply(plan, run, now, &event);
+    let recorded = owned.record(&mut NoReport, now, &event);
     recorded
-        .and_then(|()| store.hand_over(plan, run, now))
-        .map_err(|error| common::disk_failure(&error, &run.id))
+        .and_then(|()| owned.store.hand_over(&owned.plan, &owned.run, now))
+        .map_err(|error| wording::disk_failure(&error, &owned.run.id))
 }
 
 /// Drives a run of a fleet in this process. Its steps are still tasks for workers.
 fn of_fleet(
     args: &ResumeArgs,
-    around: &mut Surroundings,
+    invocation: &mut Invocation,
     queue: Arc<Queue>,
     id: &RunId,
     root: &Path,
     why: Why,
 ) -> Result<u8, Failure> {
-    fleet::check_state_dir(around)?;
-    let board = show::board(around, Some(queue.clone()))?;
-    retry::free_from_the_dead(around, &queue, &board, id)?;
+    invocation.check_state_dir()?;
+    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    retry::free_from_the_dead(invocation, &queue, &board, id)?;
     // The run uses its own settings; the process that drives it uses the current ones.
-    let today = around.config.clone();
-    let mut owned = own(around, id, root, args.repair)?;
+    let today = invocation.config.clone();
+    let mut owned = LockedRun::open(invocation, id, root, args.repair)?;
     refuse_cancelled(&owned, why)?;
     if is_over(&owned.run, why) {
-        return nothing_to_do(around, owned);
+        return nothing_to_do(invocation, owned);
     }
     refuse_idle(&owned, why)?;
     args.options.check(&owned.plan, Driver::ForFleet)?;
-    settle_source(around, &mut owned, args.accept_changes, None, "resume")?;
-    record_resumed(around, &mut owned, &args.options, why)?;
-    around.config = today;
+    settle_source(invocation, &mut owned, args.accept_changes, None, "resume")?;
+    record_resumed(invocation, &mut owned, &args.options, why)?;
+    invocation.config = today;
     // An answer does not withdraw a request to cancel the run.
     if why == Why::Asked {
         cancel::forget(Some(&queue), id, root)?;
     }
-    fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
+    fleet::warn_of_absent(invocation, &queue, &coordinator::agents_of(invocation, &owned.plan));
     let Some(claim) = claim_run(&queue, &owned)? else {
-        return left_to_coordinator(around, &queue, &board, id);
+        return left_to_coordinator(invocation, &queue, &board, id);
     };
     let signals = signals::listen()?;
-    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
-    tell_before(around, &owned, &args.options, why);
-    let Owned { plan, store, lock, .. } = owned;
+    invocation.note(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    tell_before(invocation, &owned, &args.options, why);
+    let LockedRun { plan, store, lock, .. } = owned;
     // `coordinator::drive` takes the lock itself.
     drop((store, lock));
-    let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
+    let (code, _) = coordinator::drive(invocation, queue, claim, plan, &args.options, &signals)?;
     Ok(code)
 }
 
 /// Reports the steps that are not executed again. The event itself is already recorded.
-fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: Why) {
-    let Owned { plan, run, .. } = owned;
-    let mask = exec_env::mask(plan, &around.environment);
-    let mut report = TextReport::new(common::telling(around, options), around.colour(), mask);
-    report.happened(plan, run, &resumed(around, run, options, why));
+fn tell_before(invocation: &Invocation, owned: &LockedRun, options: &RunOptions, why: Why) {
+    let LockedRun { plan, run, .. } = owned;
+    let mask = exec_env::mask(plan, &invocation.environment);
+    let mut report =
+        TextReport::new(run_options::telling(invocation, options), invocation.colour(), mask);
+    report.happened(plan, run, &resumed(invocation, run, options, why));
 }
 
 /// Reports that a coordinator claimed the run first and continues it.
 fn left_to_coordinator(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Queue,
     board: &Board,
     id: &RunId,
 ) -> Result<u8, Failure> {
-    let who = match run_task::find(queue, id).map_err(|error| show::unreadable(&error))? {
+    let who = match run_task::find(queue, id).map_err(|error| unreadable_queue(&error))? {
         Some(Place::Claimed { name, .. }) => {
             let member = board.members.get(&name.worker);
             let host = member.map(|member| format!(" on {}", member.process.host));
@@ -334,20 +297,20 @@ fn left_to_coordinator(
         }
         _ => "a coordinator".to_owned(),
     };
-    around.say(format!("run {id} goes on: {who} has taken it up"));
-    around.say(format!("follow it: {ORCHESTRATE} logs {id} --follow"));
-    if around.common.json {
-        show::put_json("retry/v1", json!({ "run_id": id, "from": null }))?;
+    invocation.note(format!("run {id} goes on: {who} has taken it up"));
+    invocation.note(format!("follow it: {ORCHESTRATE} logs {id} --follow"));
+    if invocation.common.json {
+        output::put_json("retry/v1", json!({ "run_id": id, "from": null }))?;
     }
     Ok(0)
 }
 
 /// Claims the task of a run, wherever it is. Returns the claim and the run's owner if it is stopped
 /// early, or `None` if a coordinator claimed the task as soon as it was waiting.
-fn claim_run(queue: &Queue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+fn claim_run(queue: &Queue, owned: &LockedRun) -> Result<Option<(Claim, Back)>, Failure> {
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let id = &owned.run.id;
-    let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));
+    let taken = || Failure::owned(format!("somebody else goes on with run {id}"));
     let mut back = Back::Owner;
     match run_task::find(queue, id).map_err(failed)? {
         None => {
@@ -370,7 +333,7 @@ fn claim_run(queue: &Queue, owned: &Owned) -> Result<Option<(Claim, Back)>, Fail
     match queue.claim_this(COORDINATOR, &name).map_err(failed)? {
         Claimed::Task(claim) => Ok(Some((*claim, back))),
         _ if queue.paused(COORDINATOR).map_err(failed)?.is_some() => {
-            Err(Failure::new(1, "`coordinator` is paused: no run may be driven")
+            Err(Failure::failed("`coordinator` is paused: no run may be driven")
                 .hint("`orchestrate queue resume coordinator` lets runs go on"))
         }
         _ => Ok(None),
@@ -379,73 +342,48 @@ fn claim_run(queue: &Queue, owned: &Owned) -> Result<Option<(Claim, Back)>, Fail
 
 /// Ends leftover child processes of the previous driver. That driver is gone: this process holds
 /// the lock.
-fn end_orphans(around: &Surroundings, id: &RunId) {
+fn end_orphans(invocation: &Invocation, id: &RunId) {
     let orphans = exec::sweep(&format!("{id}/"));
     if orphans > 0 {
-        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
-    }
-}
-
-fn damaged(error: LoadError, id: &RunId) -> Failure {
-    match error {
-        LoadError::Damaged { .. } => Failure::new(7, error).hint(
-            "`--repair` rebuilds it from the journal or a backup; `--force-restart` begins anew",
-        ),
-        LoadError::Disk(error) => common::disk_failure(&error, id),
-    }
-}
-
-/// Returns the failure for a run that cannot be repaired.
-fn beyond_repair(error: LoadError, id: &RunId) -> Failure {
-    match error {
-        LoadError::Damaged { .. } => Failure::new(7, error).hint(common::begins_anew(id)),
-        LoadError::Disk(error) => common::disk_failure(&error, id),
-    }
-}
-
-/// Returns the failure for a run that cannot be opened.
-fn cannot_open(error: OpenError, id: &RunId) -> Failure {
-    match error {
-        OpenError::State(error) => damaged(error, id),
-        error => common::cannot_read(id, &error),
+        invocation.note(format!("ended {orphans} processes that an earlier run of this had left"));
     }
 }
 
 /// Decides which workflow a stopped run continues with: its own copy or, with `accept`, the edited
 /// file. A refusal comes before any change to the run.
 pub(super) fn settle_source(
-    around: &Surroundings,
-    owned: &mut Owned,
+    invocation: &Invocation,
+    owned: &mut LockedRun,
     accept: bool,
     from: Option<&str>,
     verb: &str,
 ) -> Result<(), Failure> {
     let file = owned.run.origin.workflow_file.clone();
     if !accept || grimoires::is_built_in(&file) {
-        return check_source(around, &owned.plan, &owned.run, verb, from);
+        return check_source(invocation, &owned.plan, &owned.run, verb, from);
     }
-    let loaded = common::load(around, Path::new(&file))?;
-    super::run::tell_warnings(around, &loaded);
+    let loaded = load::load(invocation, Path::new(&file))?;
+    super::run::tell_warnings(invocation, &loaded);
     let (id, root) = (owned.run.id.clone(), owned.store.root().to_owned());
     let plan =
         match &owned.run.origin.only_step {
             None => loaded.plan.clone(),
             Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
-                Failure::new(2, format!("the edited `{file}` has no step `{step}`"))
+                Failure::invalid(format!("the edited `{file}` has no step `{step}`"))
             })?,
         };
     if plan.dialect() != owned.plan.dialect() {
         let message = format!("the edited `{file}` is written in another dialect");
-        return Err(Failure::new(1, message).hint(anew(&id)));
+        return Err(Failure::failed(message).hint(anew(&id)));
     }
     if let Some(step) = from {
         retry::check_step(&plan, &owned.run, step)?;
     }
-    let failed = |error: StoreError| common::disk_failure(&error, &id);
+    let failed = |error: StoreError| wording::disk_failure(&error, &id);
     let old_text = edit::frozen_text(&root, &owned.run).map_err(|source| {
         failed(StoreError { doing: "read", path: root.join(store::DEFINITION), source })
     })?;
-    common::keep_parts(around, &root, &plan, &loaded).map_err(failed)?;
+    create::keep_parts(invocation, &root, &plan, &loaded).map_err(failed)?;
     let plan = source_files::with_commands(plan, &root);
     let edit = Edit {
         old_text: &old_text,
@@ -460,7 +398,7 @@ pub(super) fn settle_source(
     if let Some(first) = differences.first() {
         let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
         let message = format!("run {id} cannot continue with `{file}`: {}", list.join("; "));
-        return Err(Failure::new(1, message).hint(format!(
+        return Err(Failure::failed(message).hint(format!(
             "`{ORCHESTRATE} retry {id} --from {step} --accept-changes` executes it and what \
              follows; `{ORCHESTRATE} resume {id} --force-restart` starts over",
             step = first.step.split('.').next().unwrap_or(&first.step),
@@ -471,14 +409,14 @@ pub(super) fn settle_source(
         EditError::Disk(error) => failed(error),
         EditError::Untranslatable(why) => {
             let message = format!("run {id} cannot continue with `{file}`: {why}");
-            Failure::new(1, message).hint(format!(
+            Failure::failed(message).hint(format!(
                 "`{ORCHESTRATE} retry {id} --from STEP --accept-changes` names the step to \
                  continue from"
             ))
         }
     })?;
     owned.plan = plan;
-    around.say(format!("run {id} continues with the edited `{file}`"));
+    invocation.note(format!("run {id} continues with the edited `{file}`"));
     Ok(())
 }
 
@@ -487,19 +425,19 @@ pub(super) fn settle_source(
 /// changing anything of the run. The hint names `verb`, and the step of `retry --from`:
 /// a completed run accepts changes only by that.
 pub(super) fn check_source(
-    around: &Surroundings,
+    invocation: &Invocation,
     plan: &Plan,
     run: &Run,
     verb: &str,
     from: Option<&str>,
 ) -> Result<(), Failure> {
-    warn_of_parts(around, run);
+    warn_of_parts(invocation, run);
     let (id, file) = (&run.id, &run.origin.workflow_file);
     if grimoires::is_built_in(file) {
         return Ok(());
     }
-    match fs::read(common::workflow_path(around, Path::new(file))) {
-        Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
+    match fs::read(workflow_file::workflow_path(invocation, Path::new(file))) {
+        Ok(bytes) if load::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {id} began");
             let from = from.map(|step| format!(" --from {step}")).unwrap_or_default();
             let accept = format!("{ORCHESTRATE} {verb} {id}{from} --accept-changes");
@@ -511,7 +449,7 @@ pub(super) fn check_source(
                 );
                 return Ok(());
             }
-            Err(Failure::new(1, message).hint(format!(
+            Err(Failure::failed(message).hint(format!(
                 "undo the change; or `{accept}` continues with it if the completed steps are \
                  unchanged; or `{ORCHESTRATE} resume {id} --force-restart` starts over"
             )))
@@ -526,10 +464,10 @@ pub(super) fn check_source(
 
 /// Warns about part files that changed since the run was created: the run continues with its own
 /// copies.
-fn warn_of_parts(around: &Surroundings, run: &Run) {
-    let home = request::home(around);
-    for source in source_files::sources(&around.state_dir.join(run.id.as_str())).values() {
-        let since = source.since(&source.path(&around.workspace, home.as_deref()));
+fn warn_of_parts(invocation: &Invocation, run: &Run) {
+    let home = invocation.home_dir();
+    for source in source_files::sources(&invocation.state_dir.join(run.id.as_str())).values() {
+        let since = source.since(&source.path(&invocation.workspace, home.as_deref()));
         if since != Since::Same {
             let (file, words) = (&source.from, since.words());
             let edited = match since {
@@ -548,21 +486,21 @@ fn anew(id: &RunId) -> String {
 
 /// Creates a new run of the same workflow with the same context and policy.
 fn restart(
-    around: &Surroundings,
+    invocation: &Invocation,
     args: &ResumeArgs,
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
     let origin = match crate::store::origin(root) {
         Some(origin) => origin,
-        None => frozen_origin(around, root, id)?,
+        None => frozen_origin(invocation, root, id)?,
     };
-    let loaded: Loaded = common::load(around, Path::new(&origin.workflow_file))?;
-    super::run::tell_warnings(around, &loaded);
+    let loaded: Loaded = load::load(invocation, Path::new(&origin.workflow_file))?;
+    super::run::tell_warnings(invocation, &loaded);
     let plan = match &origin.only_step {
         None => loaded.plan.clone(),
         Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
-            Failure::new(2, format!("`{}` has no step `{step}`", origin.workflow_file))
+            Failure::invalid(format!("`{}` has no step `{step}`", origin.workflow_file))
         })?,
     };
     let mut context = loaded.plan.context().clone();
@@ -574,24 +512,24 @@ fn restart(
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet, request };
     let signals = signals::listen()?;
     if fleet {
-        let (code, _) = coordinator::run(around, new, &args.options, &signals)?;
+        let (code, _) = coordinator::run(invocation, new, &args.options, &signals)?;
         return Ok(code);
     }
-    let owned = common::create(around, new)?;
-    around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
-    let (code, _) = common::drive(around, owned, &args.options, &signals, None)?;
+    let owned = checkout::create_run(invocation, new)?;
+    invocation.note(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
+    let (code, _) = outcome::drive(invocation, owned, &args.options, &signals, None)?;
     Ok(code)
 }
 
 /// Returns an origin for a run whose documents cannot be read. Only its copy of the workflow is
 /// left.
-fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origin, Failure> {
+fn frozen_origin(invocation: &Invocation, root: &Path, id: &RunId) -> Result<Origin, Failure> {
     let path = root.join(store::DEFINITION);
     if !path.is_present() {
         let message = format!("nothing of run {id} can be read, not even its workflow");
-        return Err(Failure::new(7, message).hint(common::only_removed()));
+        return Err(Failure::damaged(message).hint(wording::only_removed()));
     }
-    around.say("warning: the context of the run cannot be read; the workflow's own is taken");
+    invocation.note("warning: the context of the run cannot be read; the workflow's own is taken");
     Ok(Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: path.to_string_lossy().into_owned(),

@@ -7,18 +7,23 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::common::{self, Driver, Owned, RunOptions, Surroundings};
-use super::resume::Why;
-use super::show::{self, Target, put, put_json};
-use super::{Common, Failure, cancel, fleet, queue, resume, signals};
+use super::invocation::Invocation;
+use super::output::{put, put_json};
+use super::resume::{self, Why};
+use super::run_options::{Driver, RunOptions};
+use super::{Common, cancel, queue, signals};
+use crate::actions::target::{self, Target};
 use crate::base::ids::{RunId, shown};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::{self, Event, Run, RunStatus};
 use crate::fleet::member::Undertaker;
 use crate::queue::{Ending, Place, Queue};
-use crate::run::run_task;
-use crate::store::{Store, StoreError};
+use crate::run::failure::Failure;
+use crate::run::locked::LockedRun;
+use crate::run::project::unreadable_queue;
+use crate::run::record::NoReport;
+use crate::run::{run_task, wording};
 use crate::view::{Board, Life};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Dialect, Order};
@@ -39,41 +44,41 @@ pub(super) struct RetryArgs {
 }
 
 pub(super) fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
-    let mut around = Surroundings::look(common)?;
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue.clone())?;
-    let id = match (show::target(&around, &board, &args.target)?, &queue) {
+    let mut invocation = Invocation::read(common)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue.clone())?;
+    let id = match (target::target(&invocation, &board, &args.target)?, &queue) {
         (Target::Run(id), _) => id,
         (Target::Task(found), Some(queue)) if args.from.is_none() => {
             args.options.check_none("it is for runs, and this is a task")?;
-            return queue::requeue(&around, queue, &board, &found);
+            return queue::requeue(&invocation, queue, &board, &found);
         }
-        (Target::Aside(aside), _) => return Err(show::no_task_yet(&board, &aside)),
+        (Target::Aside(aside), _) => return Err(target::no_task_yet(&board, &aside)),
         (Target::Task(_), _) => {
-            return Err(Failure::new(2, "`--from` names a step of a run, and this is a task"));
+            return Err(Failure::invalid("`--from` names a step of a run, and this is a task"));
         }
     };
     let root = board.run_root(&id);
     match queue.filter(|_| board.run(&id).fleet) {
-        Some(queue) => of_fleet(args, &mut around, &queue, &board, &id, &root),
-        None => of_process(args, &mut around, &id, &root),
+        Some(queue) => of_fleet(args, &mut invocation, &queue, &board, &id, &root),
+        None => of_process(args, &mut invocation, &id, &root),
     }
 }
 
 /// Continues a run in this process, like `resume`.
 fn of_process(
     args: &RetryArgs,
-    around: &mut Surroundings,
+    invocation: &mut Invocation,
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let mut owned = resume::own(around, id, root, false)?;
+    let mut owned = LockedRun::open(invocation, id, root, false)?;
     if args.from.is_none() && owned.run.status == RunStatus::Completed {
-        return resume::nothing_to_do(around, owned);
+        return resume::nothing_to_do(invocation, owned);
     }
     args.options.check(&owned.plan, Driver::Alone)?;
     let from = args.from.as_deref().map(shown);
-    resume::settle_source(around, &mut owned, args.accept_changes, from.as_deref(), "retry")?;
+    resume::settle_source(invocation, &mut owned, args.accept_changes, from.as_deref(), "retry")?;
     if let Some(step) = &args.from {
         check_step(&owned.plan, &owned.run, &shown(step))?;
     }
@@ -82,20 +87,20 @@ fn of_process(
         rewind(&mut owned, &shown(step))?;
     }
     let signals = signals::listen()?;
-    resume::go_on(around, owned, root, &args.options, &signals, Why::Asked)
+    resume::go_on(invocation, owned, root, &args.options, &signals, Why::Asked)
 }
 
 /// Hands a run to a coordinator and reports that.
 fn of_fleet(
     args: &RetryArgs,
-    around: &mut Surroundings,
+    invocation: &mut Invocation,
     queue: &Arc<Queue>,
     board: &Board,
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    if let Some(completed) = hand_over(args, around, queue, board, (id, root))? {
-        return resume::nothing_to_do(around, completed);
+    if let Some(completed) = hand_over(args, invocation, queue, board, (id, root))? {
+        return resume::nothing_to_do(invocation, completed);
     }
     if board.coordinators() == 0 {
         tracing::warn!(
@@ -103,7 +108,7 @@ fn of_fleet(
              {id}` drives the run here"
         );
     }
-    match around.common.json {
+    match invocation.common.json {
         true => put_json("retry/v1", json!({ "run_id": id, "from": args.from }))?,
         false => put(&format!("run {id} goes on\n"))?,
     }
@@ -113,34 +118,34 @@ fn of_fleet(
 /// Hands a run to a coordinator. Returns a completed run unchanged.
 fn hand_over(
     args: &RetryArgs,
-    around: &mut Surroundings,
+    invocation: &mut Invocation,
     queue: &Arc<Queue>,
     board: &Board,
     (id, root): (&RunId, &Path),
-) -> Result<Option<Owned>, Failure> {
+) -> Result<Option<LockedRun>, Failure> {
     let from = args.from.as_deref().map(shown);
     let (from, options) = (from.as_deref(), &args.options);
-    let failed = |error: std::io::Error| show::unreadable(&error);
-    fleet::check_state_dir(around)?;
-    free_from_the_dead(around, queue, board, id)?;
-    let mut owned = resume::own(around, id, root, false)?;
+    let failed = |error: std::io::Error| unreadable_queue(&error);
+    invocation.check_state_dir()?;
+    free_from_the_dead(invocation, queue, board, id)?;
+    let mut owned = LockedRun::open(invocation, id, root, false)?;
     if from.is_none() && owned.run.status == RunStatus::Completed {
         return Ok(Some(owned));
     }
     options.check(&owned.plan, Driver::Coordinator)?;
-    resume::settle_source(around, &mut owned, args.accept_changes, from, "retry")?;
+    resume::settle_source(invocation, &mut owned, args.accept_changes, from, "retry")?;
     if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {
             let again = done_again(&owned.plan, step);
             let tasks = run_task::steps_out_of(&owned.run, |index| again.contains(&index));
-            cancel::stop_steps(around, queue, &owned.run, &tasks)?;
+            cancel::stop_steps(invocation, queue, &owned.run, &tasks)?;
         }
         rewind(&mut owned, step)?;
     }
-    resume::record_resumed(around, &mut owned, options, Why::Asked)?;
+    resume::record_resumed(invocation, &mut owned, options, Why::Asked)?;
     cancel::forget(Some(queue), id, root)?;
-    let Owned { run, store, lock, .. } = owned;
+    let LockedRun { run, store, lock, .. } = owned;
     let term = store.term();
     // The coordinator that picks up the run needs its lock.
     drop((store, lock));
@@ -149,7 +154,7 @@ fn hand_over(
         Some(Place::Ended { end, name, by }) => {
             let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
             if moved == Ending::Fenced {
-                return Err(Failure::new(5, format!("somebody else goes on with run {id}")));
+                return Err(Failure::owned(format!("somebody else goes on with run {id}")));
             }
         }
         // The task already waits for a coordinator, or a coordinator has just claimed it.
@@ -161,12 +166,12 @@ fn hand_over(
 
 /// Fails if a live process may be driving the run. Releases a run whose owner is dead.
 pub(super) fn free_from_the_dead(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Arc<Queue>,
     board: &Board,
     id: &RunId,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| show::unreadable(&error);
+    let failed = |error: std::io::Error| unreadable_queue(&error);
     let Some(Place::Claimed { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
         return Ok(());
     };
@@ -176,16 +181,16 @@ pub(super) fn free_from_the_dead(
     match board.members.life(worker) {
         Life::Alive { .. } => {
             let message = format!("run {id} is being driven already: coordinator {worker}{host}");
-            Err(Failure::new(5, message)
+            Err(Failure::owned(message)
                 .hint(format!("`{ORCHESTRATE} status {id}` shows how far it is")))
         }
         Life::Dead => {
-            let lease = around.config.queue.lease;
+            let lease = invocation.config.queue.lease;
             Undertaker::new(queue.clone(), lease).look_around().map_err(failed)?;
             Ok(())
         }
         Life::Silent { .. } | Life::Expired { .. } | Life::Unknown => {
-            let lease = around.config.queue.lease.as_secs_f64();
+            let lease = invocation.config.queue.lease.as_secs_f64();
             let message = format!(
                 "run {id} is held by coordinator {worker}{host}, which may be dead or slow"
             );
@@ -193,7 +198,7 @@ pub(super) fn free_from_the_dead(
                 "any member of the fleet takes it over after {lease} seconds of silence; try \
                  again then"
             );
-            Err(Failure::new(5, message).hint(hint))
+            Err(Failure::owned(message).hint(hint))
         }
     }
 }
@@ -209,29 +214,25 @@ pub(super) fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failu
             format!("run {} has no step `{step}` in its outermost list", run.id)
         }
     };
-    Err(Failure::new(2, message).hint(format!("there are {}", names.join(", "))))
+    Err(Failure::invalid(message).hint(format!("there are {}", names.join(", "))))
 }
 
 /// Moves a run back, or forward, to a step.
-fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
-    let Owned { plan, run, store, .. } = owned;
-    let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
-        let now = SystemClock.now();
-        let mut events = match (run.status, &plan.root().order) {
-            // The tasks of these steps were stopped. Parallel nodes continue.
-            (RunStatus::Running, Order::Graph(_)) => recalled(plan, run, &done_again(plan, step)),
-            // A sequence can be rewound only after it has ended.
-            (RunStatus::Running, Order::Sequence) => vec![Event::Cancelled { reason: None }],
-            _ => Vec::new(),
-        };
-        events.push(Event::Rewound { step: step.to_owned() });
-        for event in events {
-            store.record(now, &event)?;
-            engine::apply(plan, run, now, &event);
-        }
-        store.hand_over(plan, run, now)
+fn rewind(owned: &mut LockedRun, step: &str) -> Result<(), Failure> {
+    let (plan, run) = (&owned.plan, &owned.run);
+    let mut events = match (run.status, &plan.root().order) {
+        // The tasks of these steps were stopped. Parallel nodes continue.
+        (RunStatus::Running, Order::Graph(_)) => recalled(plan, run, &done_again(plan, step)),
+        // A sequence can be rewound only after it has ended.
+        (RunStatus::Running, Order::Sequence) => vec![Event::Cancelled { reason: None }],
+        _ => Vec::new(),
     };
-    go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
+    events.push(Event::Rewound { step: step.to_owned() });
+    let now = SystemClock.now();
+    let recorded = events.iter().try_for_each(|event| owned.record(&mut NoReport, now, event));
+    recorded
+        .and_then(|()| owned.store.hand_over(&owned.plan, &owned.run, now))
+        .map_err(|error| wording::disk_failure(&error, &owned.run.id))
 }
 
 /// Returns the top-level steps whose results a run drops when it continues from `step`.

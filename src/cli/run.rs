@@ -4,21 +4,25 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
-use super::request::{self, RequestArgs};
-use super::{Common, Failure, clean, coordinator, here, processed, show, signals, submit};
+use super::invocation::Invocation;
+use super::request_args::RequestArgs;
+use super::run_options::{Driver, RunOptions};
+use super::{Common, clean, coordinator, here, outcome, output, signals, submit};
+use crate::actions::checkout;
 use crate::base::ids::counted;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::engine::Request;
 use crate::graph;
-use crate::run::grimoires;
+use crate::run::create::NewRun;
+use crate::run::failure::Failure;
+use crate::run::load::{self, Loaded};
+use crate::run::{bead_grimoire, grimoires, processed, request};
 use crate::view::stderr::talk;
 use crate::workflow::plan::{
     Action, Block, Dialect, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
 use crate::workflow::{Place, Plan, Problem};
-use crate::yaml;
-use crate::yaml::without_bom;
+use crate::yaml::{self, without_bom};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RunArgs {
@@ -75,14 +79,14 @@ impl ContextArgs {
         }
         let message = "`--context` and `--context-file` do nothing for a workflow of `nodes:` \
                        without spells";
-        Err(Failure::new(2, message)
+        Err(Failure::invalid(message)
             .hint("`--message TEXT` is `$ARGUMENTS` there, `--issue-context-file` is `$CONTEXT`"))
     }
 
     /// Warns about variables that the workflow does not read.
     pub(super) fn tell_unused(
         &self,
-        around: &Surroundings,
+        invocation: &Invocation,
         loaded: &Loaded,
     ) -> Result<(), Failure> {
         if self.file.is_none() && self.pairs.is_empty() {
@@ -91,7 +95,7 @@ impl ContextArgs {
         let file = self.file.as_deref().map(read_context).transpose()?.unwrap_or_default();
         let file: Vec<&str> = file.keys().map(String::as_str).collect();
         let flags = self.pairs.iter().filter_map(|pair| Some(pair.split_once('=')?.0));
-        here::tell_unused(around, loaded, &flags.collect::<Vec<_>>(), &file);
+        here::tell_unused(invocation, loaded, &flags.collect::<Vec<_>>(), &file);
         Ok(())
     }
 
@@ -106,7 +110,7 @@ impl ContextArgs {
         for pair in &self.pairs {
             let (key, value) =
                 pair.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
-                    Failure::new(2, format!("`--context {pair}` must have the form KEY=VALUE"))
+                    Failure::invalid(format!("`--context {pair}` must have the form KEY=VALUE"))
                 })?;
             context.insert(key.to_owned(), value.into());
         }
@@ -117,7 +121,7 @@ impl ContextArgs {
 fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
-        Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
+        Failure::invalid(format!("cannot read the context file `{name}`: {error}"))
     })?;
     let is_json = path.extension().is_some_and(|ending| ending == "json");
     match serde_json::from_str(without_bom(&text)) {
@@ -136,7 +140,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
         Value::Object(map) => Ok(map),
         _ => {
             let message = format!("the context file `{name}` must hold a map, not {}", node.kind());
-            Err(Failure::new(2, message))
+            Err(Failure::invalid(message))
         }
     }
 }
@@ -145,21 +149,21 @@ pub(super) fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.detach {
         return submit::detach(args, common);
     }
-    let around = Surroundings::look(common)?;
-    let days = clean::days_kept(&around)?;
-    let Some(ready) = prepare(&around, args)? else { return Ok(0) };
-    let policy = args.options.new_policy(&around);
+    let invocation = Invocation::read(common)?;
+    let days = clean::days_kept(&invocation)?;
+    let Some(ready) = prepare(&invocation, args)? else { return Ok(0) };
+    let policy = args.options.new_policy(&invocation);
     let Ready { loaded, context, archive, request } = ready;
-    let new = NewRun { archive, request, ..NewRun::of(&loaded, context, policy) };
+    let new = NewRun { archive, request, ..NewRun::whole(&loaded, context, policy) };
     let signals = signals::listen()?;
     let (code, run) = if args.fleet {
-        coordinator::run(&around, new, &args.options, &signals)?
+        coordinator::run(&invocation, new, &args.options, &signals)?
     } else {
-        let owned = common::create(&around, new)?;
-        around.say(format!("run {} of {}", owned.run.id, loaded.file));
-        common::drive(&around, owned, &args.options, &signals, None)?
+        let owned = checkout::create_run(&invocation, new)?;
+        invocation.note(format!("run {} of {}", owned.run.id, loaded.file));
+        outcome::drive(&invocation, owned, &args.options, &signals, None)?
     };
-    clean::keep_days(&around, days, &run.id);
+    clean::keep_days(&invocation, days, &run.id);
     Ok(code)
 }
 
@@ -173,26 +177,26 @@ pub(super) struct Ready {
 }
 
 /// Checks everything about a run before it is created. Returns `None` for a dry run.
-pub(super) fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
-    let (workflow, archive) = sort_out(around, args)?;
+pub(super) fn prepare(invocation: &Invocation, args: &RunArgs) -> Result<Option<Ready>, Failure> {
+    let (workflow, archive) = sort_out(invocation, args)?;
     if args.clean_processed && (args.fleet || args.detach) {
         // Other runs may be waiting for results in that directory.
         let message = "`--clean-processed` cannot be used with a fleet";
-        return Err(Failure::new(2, message).hint("`orchestrate clean` removes what is old"));
+        return Err(Failure::invalid(message).hint("`orchestrate clean` removes what is old"));
     }
-    let loaded = common::load(around, &workflow)?;
-    tell_warnings(around, &loaded);
+    let loaded = load::load(invocation, &workflow)?;
+    tell_warnings(invocation, &loaded);
     let driver = if args.detach { Driver::Coordinator } else { Driver::here(args.fleet) };
     args.options.check(&loaded.plan, driver)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
-    args.context.tell_unused(around, &loaded)?;
-    let request = args.request.of(around, &loaded.plan, &loaded)?;
-    let policy = args.options.new_policy(around);
-    let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
+    args.context.tell_unused(invocation, &loaded)?;
+    let request = args.request.input(&loaded.plan)?.resolve(invocation, &loaded.plan, &loaded)?;
+    let policy = args.options.new_policy(invocation);
+    let new = NewRun { request, ..NewRun::whole(&loaded, context, policy) };
     new.check()?;
     let NewRun { context, request, .. } = new;
-    let processed = processed::Processed::of(around, &loaded.plan);
+    let processed = processed::Processed::of(invocation, &loaded.plan);
     if args.clean_processed {
         processed.check()?;
     }
@@ -200,7 +204,7 @@ pub(super) fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Re
         processed.check_archive(destination)?;
     }
     if args.dry_run {
-        here::tell_missing(around, &loaded);
+        here::tell_missing(invocation, &loaded);
         let fleet = args.fleet || args.detach;
         let mut also = Vec::new();
         if args.clean_processed {
@@ -209,7 +213,7 @@ pub(super) fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Re
         if let Some(destination) = &archive {
             also.push(processed.would_archive(destination));
         }
-        return dry_run(around, &loaded, fleet, &also).map(|_| None);
+        return dry_run(invocation, &loaded, fleet, &also).map(|_| None);
     }
     if args.clean_processed {
         processed.clean()?;
@@ -220,7 +224,10 @@ pub(super) fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Re
 
 /// Returns the workflow and the archive path. In `--archive-processed wf.yaml`, clap parses the
 /// workflow as the value of the flag; this function corrects that.
-fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+fn sort_out(
+    invocation: &Invocation,
+    args: &RunArgs,
+) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let archive = args.archive_processed.clone();
     match (&args.workflow, &archive) {
         (Some(workflow), _) => Ok((workflow.clone(), archive.map(Option::unwrap_or_default))),
@@ -231,8 +238,9 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
         }
         _ if args.request.bead.is_some() => {
             let bead = args.request.bead.as_deref().unwrap_or_default();
-            let name = request::grimoire_for(around, &request::read_bead(around, bead)?)?;
-            around.say(format!("{} for bead `{bead}`", grimoires::shown(&name)));
+            let name =
+                bead_grimoire::grimoire_for(invocation, &request::read_bead(invocation, bead)?)?;
+            invocation.note(format!("{} for bead `{bead}`", grimoires::shown(&name)));
             Ok((PathBuf::from(name), archive.map(Option::unwrap_or_default)))
         }
         _ => {
@@ -242,13 +250,13 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
                 true => format!("`orchestrate {verb} {}`", usual.display()),
                 false => format!("`orchestrate {verb} WORKFLOW` names a file or a grimoire"),
             };
-            Err(Failure::new(2, "no workflow was named").hint(hint))
+            Err(Failure::invalid("no workflow was named").hint(hint))
         }
     }
 }
 
-pub(super) fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
-    if around.common.quiet {
+pub(super) fn tell_warnings(invocation: &Invocation, loaded: &Loaded) {
+    if invocation.common.quiet {
         return;
     }
     for problem in &loaded.warnings {
@@ -257,27 +265,27 @@ pub(super) fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
 }
 
 fn dry_run(
-    around: &Surroundings,
+    invocation: &Invocation,
     loaded: &Loaded,
     fleet: bool,
     also: &[String],
 ) -> Result<u8, Failure> {
-    let outline = Outline { around, fleet };
-    if around.common.json {
+    let outline = Outline { invocation, fleet };
+    if invocation.common.json {
         let steps = outline.json(loaded.plan.root());
-        show::put_json("dry-run/v1", serde_json::json!({ "steps": steps, "also": also }))?;
+        output::put_json("dry-run/v1", serde_json::json!({ "steps": steps, "also": also }))?;
         return Ok(0);
     }
     let mut text = format!("{} is valid; it would run:\n", loaded.file);
     outline.text(loaded.plan.root(), 1, &mut text);
     also.iter().for_each(|what| text.push_str(&format!("it would also {what}\n")));
-    show::put(&text)?;
+    output::put(&text)?;
     Ok(0)
 }
 
 /// Describes the steps that would be executed.
 struct Outline<'a> {
-    around: &'a Surroundings,
+    invocation: &'a Invocation,
     fleet: bool,
 }
 
@@ -317,7 +325,7 @@ impl Outline<'_> {
 
     /// Returns the agent that gets the step in a fleet, or `None` if the coordinator executes it.
     fn agent(&self, step: &Step) -> Option<String> {
-        let config = &self.around.config;
+        let config = &self.invocation.config;
         let default = match &step.action {
             Action::Ask { .. } | Action::Prompt(_) => Some(&config.default_agent),
             Action::Exec { .. } | Action::Shell { .. } | Action::Script(_) => {
@@ -332,7 +340,7 @@ impl Outline<'_> {
     /// step may create it.
     fn missing(&self, step: &Step) -> Option<String> {
         let file = step.input_file.as_ref()?.literal()?;
-        (!self.around.workspace.join(file).is_present()).then(|| file.to_owned())
+        (!self.invocation.workspace.join(file).is_present()).then(|| file.to_owned())
     }
 }
 

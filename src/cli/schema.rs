@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use super::show::{put_json, put_line};
-use super::{Common, Failure};
+use super::Common;
+use super::output::{put_json, put_line};
+use crate::run::failure::Failure;
 use crate::workflow::schema::render::{Topic, schema};
 
 #[derive(clap::Args, Clone, Debug)]

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::act::Hands;
-use super::common::{Surroundings, keep_from_git};
-use super::show::{put, put_json};
-use super::{Common, Failure, signals};
-use crate::disk;
-use crate::disk::fs;
+use super::invocation::Invocation;
+use super::output::{put, put_json};
+use super::{Common, signals};
+use crate::disk::{self, fs};
+use crate::run::failure::Failure;
+use crate::run::project::keep_from_git;
 use crate::serve::access::Access;
 use crate::serve::connections::{Guests, Seat};
 use crate::serve::follow;
@@ -49,12 +50,12 @@ pub(super) struct ServeArgs {
 }
 
 pub(super) fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let mut names = args.name.clone();
     if !args.listen.ip().is_loopback() {
         if !args.expose {
             let message = format!("`{}` can be reached by other machines", args.listen.ip());
-            return Err(Failure::new(2, message).hint(
+            return Err(Failure::invalid(message).hint(
                 "listen on 127.0.0.1 and come through `ssh -L`, or say `--expose` if the network \
                  is yours",
             ));
@@ -66,20 +67,20 @@ pub(super) fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
     }
     names.push(host_name(args.listen.ip()));
     let cannot = |error: std::io::Error| {
-        Failure::new(1, format!("cannot listen on {}: {error}", args.listen))
+        Failure::failed(format!("cannot listen on {}: {error}", args.listen))
             .hint("`--listen 127.0.0.1:0` takes any port that is free")
     };
     let listener = TcpListener::bind(args.listen).map_err(cannot)?;
     let at = listener.local_addr().map_err(cannot)?;
     let access = Access::new(at.port(), &names)
-        .map_err(|error| Failure::new(1, format!("cannot make a token: {error}")))?;
-    let kept = TokenFile::write(&around, at.port(), &access.token)?;
+        .map_err(|error| Failure::failed(format!("cannot make a token: {error}")))?;
+    let kept = TokenFile::write(&invocation, at.port(), &access.token)?;
     let hands = Hands::new(PATIENCE)
-        .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
     let signals = signals::listen()?;
-    tell(&around, at, &access, kept.as_ref())?;
-    let live = Live::start(&around.workspace, &around.state_dir);
-    let house = Arc::new(House { around, access, live: live.clone(), hands });
+    tell(&invocation, at, &access, kept.as_ref())?;
+    let live = Live::start(&invocation.workspace, &invocation.state_dir);
+    let house = Arc::new(House { invocation, access, live: live.clone(), hands });
     let busy = Arc::new(AtomicUsize::new(0));
     let (serving, working) = (house.clone(), busy.clone());
     std::thread::spawn(move || accept(&listener, &serving, &working));
@@ -110,13 +111,13 @@ fn reached_by(ip: IpAddr) -> String {
 }
 
 fn tell(
-    around: &Surroundings,
+    invocation: &Invocation,
     at: SocketAddr,
     access: &Access,
     kept: Option<&TokenFile>,
 ) -> Result<(), Failure> {
     let url = format!("http://{at}/?token={}", access.token);
-    if around.common.json {
+    if invocation.common.json {
         let file = kept.map(|kept| kept.0.display().to_string());
         return put_json(
             "serve/v1",
@@ -125,7 +126,7 @@ fn tell(
     }
     put(&format!("{url}\n"))?;
     let (host, port) = (reached_by(at.ip()), at.port());
-    around.say(format!(
+    invocation.note(format!(
         "open it in a browser; from another machine, first: ssh -L {port}:{host}:{port} HERE"
     ));
     Ok(())
@@ -137,13 +138,17 @@ struct TokenFile(PathBuf);
 impl TokenFile {
     /// Writes the file. Returns `None` with a warning if the directory is not writable; the token
     /// is then only printed.
-    fn write(around: &Surroundings, port: u16, token: &str) -> Result<Option<TokenFile>, Failure> {
-        let dir = around.workspace.join(".orchestrate");
+    fn write(
+        invocation: &Invocation,
+        port: u16,
+        token: &str,
+    ) -> Result<Option<TokenFile>, Failure> {
+        let dir = invocation.workspace.join(".orchestrate");
         let file = dir.join(format!("serve-{port}.token"));
         let way = dir.join(format!(".serve-{port}.{}.tmp", std::process::id()));
         let write = || {
             disk::machine().make_dirs(&dir)?;
-            keep_from_git(&around.workspace);
+            keep_from_git(&invocation.workspace);
             let _ = fs::remove_file(&way);
             let mut options = std::fs::OpenOptions::new();
             let mut open = options.write(true).create_new(true).mode(0o600).open(&way)?;
@@ -157,7 +162,7 @@ impl TokenFile {
                 Ok(None)
             }
             Err(error) => {
-                Err(Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
+                Err(Failure::failed(format!("cannot write `{}`: {error}", file.display())))
             }
         }
     }

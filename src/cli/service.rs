@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{User, geteuid};
 use serde::Serialize;
 
-use super::common::Surroundings;
-use super::show::{put, put_json, put_line};
-use super::{Common, Failure};
+use super::Common;
+use super::invocation::Invocation;
+use super::output::{put, put_json, put_line};
 use crate::base::digest;
 use crate::disk;
+use crate::run::failure::Failure;
 use crate::view::stderr::talk;
 
 const MARK: &str = "# Written by `orchestrate service install`. To change it: systemctl edit.\n";
@@ -139,27 +140,27 @@ impl State {
 pub(super) fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     let (ServiceVerb::Install(args) | ServiceVerb::Uninstall(args) | ServiceVerb::Status(args)) =
         verb;
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let system = is_for_the_machine(verb, args)?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
-    for path in [&around.workspace, &program] {
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    for path in [&invocation.workspace, &program] {
         if path.to_str().is_none_or(|text| text.chars().any(char::is_control)) {
             let message = format!("`{}` cannot stand in a unit", path.display());
-            return Err(Failure::new(2, message).hint("rename it"));
+            return Err(Failure::invalid(message).hint("rename it"));
         }
     }
     if args.root.is_some() && !system {
         let message = "`--root` is for units of the machine, and you are not root";
-        return Err(Failure::new(2, message).hint("say `--system` too"));
+        return Err(Failure::invalid(message).hint("say `--system` too"));
     }
-    let dir = directory(&around, args, system)?;
-    let prefix = prefix(&around.workspace);
+    let dir = directory(&invocation, args, system)?;
+    let prefix = prefix(&invocation.workspace);
     let mut units = Vec::new();
     for (ending, text) in UNITS {
         let text = match system {
-            true => for_the_machine(text, &around.workspace, &program),
-            false => for_a_user(text, &around.workspace, &program),
+            true => for_the_machine(text, &invocation.workspace, &program),
+            false => for_a_user(text, &invocation.workspace, &program),
         };
         let text = UNITS.iter().fold(text, |text, (ending, _)| {
             // `-worker@.service` also occurs as an instance name: `-worker@engineer.service`.
@@ -168,7 +169,7 @@ pub(super) fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
         });
         let path = dir.join(format!("{prefix}{ending}"));
         let state = look(&path, &text).map_err(|error| {
-            Failure::new(1, format!("cannot read `{}`: {error}", path.display()))
+            Failure::failed(format!("cannot read `{}`: {error}", path.display()))
         })?;
         units.push(Unit { path, state, text });
     }
@@ -189,11 +190,11 @@ pub(super) fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     let mut warnings: Vec<String> = kept.iter().map(|path| kept_words(path)).collect();
     warnings.extend(unprefixed(&dir));
     if install {
-        warnings.extend(out_of_reach(&around.workspace, &program));
+        warnings.extend(out_of_reach(&invocation.workspace, &program));
     }
-    let next = next(verb, &around, &prefix, system);
+    let next = next(verb, &invocation, &prefix, system);
     let scope = if system { "system" } else { "user" };
-    let (workspace, dry_run) = (around.workspace.clone(), args.dry_run);
+    let (workspace, dry_run) = (invocation.workspace.clone(), args.dry_run);
     tell(&Outcome { scope, workspace, program, dry_run, units, warnings, next }, common)?;
     Ok(0)
 }
@@ -206,7 +207,7 @@ fn is_for_the_machine(verb: &ServiceVerb, args: &ServiceArgs) -> Result<bool, Fa
     if !chosen && changes && geteuid().is_root() {
         let message = "root must choose: `--system` for units of the machine, which run as the \
                        user `orchestrate`, or `--user` for units of root";
-        return Err(Failure::new(2, message).hint("add `--system --dry-run` to see them first"));
+        return Err(Failure::invalid(message).hint("add `--system --dry-run` to see them first"));
     }
     Ok(args.system || (!args.user && geteuid().is_root()))
 }
@@ -236,16 +237,21 @@ fn unprefixed(dir: &Path) -> Vec<String> {
     old.filter(is_ours).map(warning).collect()
 }
 
-fn directory(around: &Surroundings, args: &ServiceArgs, system: bool) -> Result<PathBuf, Failure> {
+fn directory(
+    invocation: &Invocation,
+    args: &ServiceArgs,
+    system: bool,
+) -> Result<PathBuf, Failure> {
     if system {
         let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
         return Ok(root.join("etc/systemd/system"));
     }
-    let get = |key: &str| around.environment.get(key).filter(|value| !value.is_empty());
+    let get = |key: &str| invocation.environment.get(key).filter(|value| !value.is_empty());
     let config = get("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.or_else(|| get("HOME").map(|home| Path::new(home).join(".config")));
     config.map(|config| config.join("systemd/user")).ok_or_else(|| {
-        Failure::new(2, "neither XDG_CONFIG_HOME nor HOME is set").hint("set HOME, or use --system")
+        Failure::invalid("neither XDG_CONFIG_HOME nor HOME is set")
+            .hint("set HOME, or use --system")
     })
 }
 
@@ -281,10 +287,10 @@ fn kept_words(path: &Path) -> String {
 fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
     if let Some(unit) = units.iter().find(|unit| unit.state == State::Foreign) {
         let message = format!("`{}` was not written by this program", unit.path.display());
-        return Err(Failure::new(1, message).hint("move it away; nothing was changed"));
+        return Err(Failure::failed(message).hint("move it away; nothing was changed"));
     }
     let cannot = |path: &Path, error: io::Error| {
-        let failure = Failure::new(1, format!("cannot write `{}`: {error}", path.display()));
+        let failure = Failure::failed(format!("cannot write `{}`: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::PermissionDenied => failure.hint("use --user, or run it as root"),
             _ => failure,
@@ -324,7 +330,7 @@ fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<Vec<PathBuf>, Failure>
             _ => continue,
         };
         removed.map_err(|error| {
-            Failure::new(1, format!("cannot remove `{}`: {error}", path.display()))
+            Failure::failed(format!("cannot remove `{}`: {error}", path.display()))
         })?;
         unit.state = State::Removed;
     }
@@ -453,10 +459,10 @@ fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
 }
 
 /// Returns the commands to run next.
-fn next(verb: &ServiceVerb, around: &Surroundings, prefix: &str, system: bool) -> Vec<String> {
+fn next(verb: &ServiceVerb, invocation: &Invocation, prefix: &str, system: bool) -> Vec<String> {
     let systemctl = if system { "systemctl" } else { "systemctl --user" };
     let reload = format!("{systemctl} daemon-reload");
-    let workers: Vec<_> = around
+    let workers: Vec<_> = invocation
         .config
         .agents()
         .keys()
@@ -471,14 +477,15 @@ fn next(verb: &ServiceVerb, around: &Surroundings, prefix: &str, system: bool) -
                 next.push("useradd --system --home-dir /var/lib/orchestrate orchestrate".into());
             }
             if system {
-                let agents: Vec<_> = around.config.agents().keys().map(String::as_str).collect();
+                let agents: Vec<_> =
+                    invocation.config.agents().keys().map(String::as_str).collect();
                 let agents = agents.join(",");
                 let dirs = match agents.contains(',') {
                     true => format!("{{{agents}}}"),
                     false => agents,
                 };
                 next.push(format!("mkdir -p /etc/orchestrate/credentials/{dirs}"));
-                let workspace = shell_word(&around.workspace.to_string_lossy());
+                let workspace = shell_word(&invocation.workspace.to_string_lossy());
                 next.push(format!("chown -R orchestrate: {workspace}"));
             }
             next.push(reload);

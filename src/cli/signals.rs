@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::Failure;
 use crate::exec::{self, Stop};
+use crate::run::failure::Failure;
 
 /// The signal state of this process.
 pub(crate) struct Signals {
@@ -60,7 +60,7 @@ pub(super) fn end_with_children() -> Result<(), Failure> {
 /// Installs the signal handlers, makes this process the subreaper of its descendants, and makes
 /// child processes die with this process.
 pub(super) fn listen() -> Result<Signals, Failure> {
-    let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot listen: {error}"));
     let stop = Stop::new().map_err(failed)?;
     let first = Arc::new(AtomicI32::new(0));
     let count = Arc::new(AtomicU32::new(0));

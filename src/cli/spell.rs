@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::common::{self, Surroundings};
+use super::Common;
+use super::invocation::Invocation;
 use super::run::ContextArgs;
-use super::{Common, Failure};
 use crate::agent::contract::{self, Contract};
 use crate::agent::{End, Kind, Stream, Verdict};
 use crate::attempt::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::base::time::{Clock, SystemClock, utc_offset_s};
 use crate::disk::fs::OnVolume as _;
+use crate::run::failure::Failure;
+use crate::run::workflow_file;
 use crate::template::spell::{Fault, Spell};
 use crate::view::stderr::Tamed;
 use crate::workflow::{Problem, is_variable};
@@ -81,17 +83,17 @@ impl Form {
 }
 
 pub(super) fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     match verb {
-        SpellVerb::Render(args) => render(args, &around),
-        SpellVerb::Parse(args) => parse(args, &around),
+        SpellVerb::Render(args) => render(args, &invocation),
+        SpellVerb::Parse(args) => parse(args, &invocation),
     }
 }
 
-fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
+fn render(args: &RenderArgs, invocation: &Invocation) -> Result<u8, Failure> {
     let data = args.context.over(Map::new())?;
-    let workspace = common::open_workspace(around)?;
-    let limit = around.config.input_bytes;
+    let workspace = invocation.open_workspace()?;
+    let limit = invocation.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
     let found = find(&args.spell, &read, limit)?;
     let data = Value::Object(with_inputs(data, &args.inputs, &read)?);
@@ -102,7 +104,7 @@ fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
     }
     let system = SystemPrompt::find(&read).map_err(|refused| match refused {
         Refusal::Fault(fault) => refusal(&fault),
-        Refusal::Lost(lost) => Failure::new(2, lost),
+        Refusal::Lost(lost) => Failure::invalid(lost),
     })?;
     let whole = system.wrap(text.trim_end(), &data, &read).map_err(|fault| refusal(&fault))?;
     print(&whole)?;
@@ -121,7 +123,7 @@ fn with_inputs(
     for pair in inputs {
         let named = pair.split_once('=').filter(|(key, _)| is_variable(key));
         let (key, value) = named.ok_or_else(|| {
-            Failure::new(2, format!("`--input {pair}` must have the form KEY=VALUE"))
+            Failure::invalid(format!("`--input {pair}` must have the form KEY=VALUE"))
                 .hint("KEY has letters, digits, `_` and `-`, and begins with a letter or `_`")
         })?;
         let rendered = Spell::parse(&format!("input {key}"), value)
@@ -145,19 +147,19 @@ fn find(argument: &str, read: spell::Read, limit: u64) -> Result<Found, Failure>
         Ok(found) => Ok(found),
         Err(Lost::Unknown { .. }) if is_file => read_file(path, limit),
         Err(Lost::BadName { .. }) if argument.contains('/') => {
-            Err(Failure::new(2, format!("there is no file `{argument}`")))
+            Err(Failure::invalid(format!("there is no file `{argument}`")))
         }
-        Err(lost) => Err(Failure::new(2, lost)),
+        Err(lost) => Err(Failure::invalid(lost)),
     }
 }
 
 fn read_file(path: &Path, limit: u64) -> Result<Found, Failure> {
     let file = path.display().to_string();
-    let bytes = common::read_bounded(path, limit)
-        .map_err(|error| Failure::new(2, format!("cannot read the spell `{file}`: {error}")))?;
+    let bytes = workflow_file::read_bounded(path, limit)
+        .map_err(|error| Failure::invalid(format!("cannot read the spell `{file}`: {error}")))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Found { file, text: without_bom(&text).to_owned() }),
-        Err(_) => Err(Failure::new(2, format!("`{file}` is not UTF-8 text"))),
+        Err(_) => Err(Failure::invalid(format!("`{file}` is not UTF-8 text"))),
     }
 }
 
@@ -170,11 +172,11 @@ fn print(text: &str) -> Result<(), Failure> {
     let mut out = Tamed::stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(1, format!("cannot write to standard output: {error}")))
+        .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))
 }
 
-fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let mut answer = read_answer(&args.answer, around.config.input_bytes)?;
+fn parse(args: &ParseArgs, invocation: &Invocation) -> Result<u8, Failure> {
+    let mut answer = read_answer(&args.answer, invocation.config.input_bytes)?;
     if let Some(form) = args.stream.filter(|form| !matches!(form, Form::Text)) {
         answer = hear(form, &answer, args.exit_code)?.into_bytes();
     }
@@ -182,31 +184,31 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     let output = match contract::parse(&answer) {
         Contract::Found(output) => output,
         // As in a run, the exit code takes precedence over the answer.
-        _ if args.exit_code != 0 => return Ok(failed_by_exit_code(args.exit_code, around)),
+        _ if args.exit_code != 0 => return Ok(failed_by_exit_code(args.exit_code, invocation)),
         Contract::Missing => {
-            let failure = Failure::new(1, "the agent output is missing");
+            let failure = Failure::failed("the agent output is missing");
             return Err(failure
                 .hint("an answer ends with a JSON code block; see `orchestrate help spells`"));
         }
         Contract::Invalid(why) => {
-            let failure = Failure::new(1, format!("the agent output is invalid: {why}"));
+            let failure = Failure::failed(format!("the agent output is invalid: {why}"));
             print(&format!("{}\n", contract::told(&answer, why).to_json()))?;
             return Err(failure);
         }
     };
     for warning in &output.warnings {
-        around.say(format!("warning: {warning}"));
+        invocation.note(format!("warning: {warning}"));
     }
     print(&format!("{}\n", output.to_json()))?;
     match args.exit_code {
         0 => Ok(u8::from(!output.success)),
-        code => Ok(failed_by_exit_code(code, around)),
+        code => Ok(failed_by_exit_code(code, invocation)),
     }
 }
 
 /// Reports that the step fails regardless of its answer. Returns this program's exit code.
-fn failed_by_exit_code(code: i32, around: &Surroundings) -> u8 {
-    around.say(match code {
+fn failed_by_exit_code(code: i32, invocation: &Invocation) -> u8 {
+    invocation.note(match code {
         124 => "the agent timed out, so the step fails".to_owned(),
         code => format!("the agent ended with exit code {code}, so the step fails"),
     });
@@ -225,17 +227,17 @@ fn hear(form: Form, printed: &[u8], exit_code: i32) -> Result<String, Failure> {
         Verdict::Answered => Ok(outcome.text),
         verdict => {
             let (word, reason) = (verdict.word(), verdict.reason());
-            Err(Failure::new(1, format!("the provider gave no answer ({word}): {reason}")))
+            Err(Failure::failed(format!("the provider gave no answer ({word}): {reason}")))
         }
     }
 }
 
 fn read_answer(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let refused = |name: &str, error: std::io::Error| {
-        Failure::new(2, format!("cannot read the answer from {name}: {error}"))
+        Failure::invalid(format!("cannot read the answer from {name}: {error}"))
     };
     if path != Path::new("-") {
-        return common::read_bounded(path, limit)
+        return workflow_file::read_bounded(path, limit)
             .map_err(|error| refused(&format!("`{}`", path.display()), error));
     }
     let mut bytes = Vec::new();

@@ -2,14 +2,18 @@
 
 use serde::Serialize;
 
-use super::common::{self, Surroundings};
-use super::show::{self, put, put_json, table};
-use super::{Common, Failure};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, failure, standing};
 use crate::attempt::parking::{self, ParkedView};
 use crate::base::ids::RunId;
+use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
 use crate::base::time::Time;
+use crate::run::failure::Failure;
 use crate::run::open::OpenError;
+use crate::run::project::unreadable_queue;
+use crate::run::wording::cannot_read;
 use crate::view::rows::{inbox_row, owner_line, run_row, step_rows, worker_row};
 use crate::view::{self, Board, InboxView, RunDetail, RunView, WorkerView};
 
@@ -58,29 +62,29 @@ impl Overview {
 }
 
 pub(crate) fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let queue = show::queue_if_any(&around)?;
-    let board = show::board(&around, queue)?;
+    let invocation = Invocation::read(common)?;
+    let queue = invocation.queue_if_any()?;
+    let board = Board::scan(&invocation, queue)?;
     match &args.run {
         Some(name) => {
-            let (id, _) = common::find_run(&around, name)?;
-            one(&around, &board, &id)
+            let (id, _) = invocation.find_run(name)?;
+            one(&invocation, &board, &id)
         }
-        None => all(&around, &board, args.limit),
+        None => all(&invocation, &board, args.limit),
     }
 }
 
-fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure> {
-    let overview = Overview::look(board, limit).map_err(|error| show::unreadable(&error))?;
-    match around.common.json {
+fn all(invocation: &Invocation, board: &Board, limit: usize) -> Result<u8, Failure> {
+    let overview = Overview::look(board, limit).map_err(|error| unreadable_queue(&error))?;
+    match invocation.common.json {
         true => put_json("fleet-status/v1", &overview)?,
         false if overview.is_empty() => {
-            around.say("nothing was run here yet; `orchestrate run WORKFLOW` begins");
+            invocation.note("nothing was run here yet; `orchestrate run WORKFLOW` begins");
         }
         false => put(&sanitize(&text(&overview, board.now)))?,
     }
-    if !around.common.json {
-        show::say_ignored(around, None);
+    if !invocation.common.json {
+        standing::say_ignored(invocation, None);
     }
     Ok(0)
 }
@@ -121,12 +125,12 @@ fn text(overview: &Overview, now: Time) -> String {
     text
 }
 
-fn one(around: &Surroundings, board: &Board, id: &RunId) -> Result<u8, Failure> {
+fn one(invocation: &Invocation, board: &Board, id: &RunId) -> Result<u8, Failure> {
     let detail = match board.detail(id) {
         Ok(detail) => detail,
-        Err(error) => return damaged(around, board, id, &error),
+        Err(error) => return damaged(invocation, board, id, &error),
     };
-    match around.common.json {
+    match invocation.common.json {
         true => put_json("run-status/v1", &detail)?,
         false => put(&sanitize(&run_text(&detail, board.now)))?,
     }
@@ -135,18 +139,18 @@ fn one(around: &Surroundings, board: &Board, id: &RunId) -> Result<u8, Failure> 
 
 /// Shows what is known of a run whose files cannot be read, then fails.
 fn damaged(
-    around: &Surroundings,
+    invocation: &Invocation,
     board: &Board,
     id: &RunId,
     error: &OpenError,
 ) -> Result<u8, Failure> {
     let mut run = board.damaged(id, error);
     run.left_behind = view::left_behind(&run);
-    match around.common.json {
+    match invocation.common.json {
         true => put_json("run-status/v1", &run)?,
         false => put(&format!("run {id}: {}\n", run.state.word()))?,
     }
-    Err(common::cannot_show(&run, id, error).written())
+    Ok(failure::print_text(&cannot_show(&run, id, error)))
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {
@@ -173,4 +177,18 @@ fn run_text(detail: &RunDetail, now: Time) -> String {
         }
     }
     text
+}
+
+/// Like [`cannot_read`], and also reports child processes of the run that no process drives any
+/// more.
+pub(crate) fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
+    let failure = cannot_read(id, error);
+    match view::left_behind(run) {
+        0 => failure,
+        left => {
+            let message = format!("{}, but {}", failure.message(), view::still_run(left));
+            let ends = format!("`{ORCHESTRATE} cancel {id}` ends what is left");
+            failure.with_message(message).and_hint(ends)
+        }
+    }
 }

@@ -2,15 +2,21 @@
 
 use std::path::PathBuf;
 
-use super::common::{self, NewRun, OnErrorArg, Owned, RunOptions, Surroundings};
-use super::request::RequestArgs;
-use super::run::{ContextArgs, RunArgs};
-use super::{Common, Failure, coordinator, fleet, run, show};
+use super::invocation::Invocation;
+use super::request_args::RequestArgs;
+use super::run::{self, ContextArgs, RunArgs};
+use super::run_options::{OnErrorArg, RunOptions};
+use super::{Common, coordinator, fleet, output};
+use crate::actions::checkout;
 use crate::attempt::documents::COORDINATOR;
 use crate::base::time::{Clock, SystemClock};
 use crate::engine::Run;
 use crate::fleet::member::Registration;
 use crate::queue::Queue;
+use crate::run::create::NewRun;
+use crate::run::failure::Failure;
+use crate::run::locked::LockedRun;
+use crate::run::wording;
 use crate::store::snapshot;
 use crate::workflow::Plan;
 
@@ -74,53 +80,53 @@ pub(super) fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
 
 /// Creates and enqueues a run without waiting for it. Implements `submit` and `run --detach`.
 pub(super) fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    fleet::check_state_dir(&around)?;
+    let invocation = Invocation::read(common)?;
+    invocation.check_state_dir()?;
     if args.archive_processed.is_some() {
         let message = "`--archive-processed` is done by whoever waits for the run to end";
-        return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
+        return Err(Failure::invalid(message).hint("use `orchestrate run --fleet`"));
     }
-    let Some(run::Ready { loaded, context, request, .. }) = run::prepare(&around, args)? else {
+    let Some(run::Ready { loaded, context, request, .. }) = run::prepare(&invocation, args)? else {
         return Ok(0);
     };
-    let queue = fleet::open_queue(&around)?;
-    let policy = args.options.new_policy(&around);
-    let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
-    let agents = coordinator::agents_of(&around, &new.plan);
+    let queue = invocation.open_queue()?;
+    let policy = args.options.new_policy(&invocation);
+    let new = NewRun { fleet: true, request, ..NewRun::whole(&loaded, context, policy) };
+    let agents = coordinator::agents_of(&invocation, &new.plan);
     fleet::open_agents(&queue, &agents)?;
-    let (plan, run) = put_out(&around, &queue, new)?;
+    let (plan, run) = put_out(&invocation, &queue, new)?;
     let id = &run.id;
     let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
     if fleet::living(&queue).iter().any(takes_runs) {
-        around.say(format!("run {id} of {} submitted", loaded.file));
+        invocation.note(format!("run {id} of {} submitted", loaded.file));
     } else {
-        around.say(format!("run {id} of {} waits for a coordinator", loaded.file));
+        invocation.note(format!("run {id} of {} waits for a coordinator", loaded.file));
         tracing::warn!(
             "no coordinator is alive: start one with `orchestrate coordinator`, or `orchestrate up`"
         );
     }
-    fleet::warn_of_absent(&around, &queue, &agents);
-    match around.common.json {
+    fleet::warn_of_absent(&invocation, &queue, &agents);
+    match invocation.common.json {
         true => {
             let mut summary = snapshot::summary(&plan, &run);
             summary["status"] = "queued".into();
-            show::put_line(summary)?;
+            output::put_line(summary)?;
         }
-        false => show::put_line(id)?,
+        false => output::put_line(id)?,
     }
     Ok(0)
 }
 
 /// Creates a run and enqueues its task for a coordinator.
 pub(super) fn put_out(
-    around: &Surroundings,
+    invocation: &Invocation,
     queue: &Queue,
     new: NewRun,
 ) -> Result<(Plan, Run), Failure> {
-    let Owned { plan, run, mut store, lock, .. } = common::create(around, new)?;
+    let LockedRun { plan, run, mut store, lock, .. } = checkout::create_run(invocation, new)?;
     // A submitted run must survive a power failure, so store the run before its task is enqueued.
     let saved = store.hand_over(&plan, &run, SystemClock.now());
-    saved.map_err(|error| common::disk_failure(&error, &run.id))?;
+    saved.map_err(|error| wording::disk_failure(&error, &run.id))?;
     // Release the lock: the coordinator that picks up the run needs it.
     drop((store, lock));
     let task = coordinator::task_of(queue, &run);

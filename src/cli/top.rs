@@ -9,9 +9,10 @@ use std::time::Duration;
 use ratatui::crossterm::style::force_color_output;
 
 use super::act::{Came as Outcome, Deed, Hands};
-use super::common::{self, Surroundings};
-use super::{Colour, Common, Failure, signals, watchdog};
+use super::invocation::Invocation;
+use super::{Colour, Common, signals, watchdog};
 use crate::exec::Stop;
+use crate::run::failure::Failure;
 use crate::top::scanner::Looker;
 use crate::top::terminal::{self, Came, Screen as Tty, Waker};
 use crate::top::{Look, Screen, Seen, State, Wish, doing, draw, update};
@@ -36,25 +37,25 @@ enum News {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    if around.common.json {
-        return Err(Failure::new(2, "`top` is a screen for people and has no `--json`")
+    let invocation = Invocation::read(common)?;
+    if invocation.common.json {
+        return Err(Failure::invalid("`top` is a screen for people and has no `--json`")
             .hint("`orchestrate status --json` says the same to programs"));
     }
-    if !is_fit(&around) {
+    if !is_fit(&invocation) {
         let message = match terminal::is_there() {
             true => "`top` draws a screen, and TERM names no terminal that has one",
             false => "`top` needs a terminal, and this is none",
         };
-        return Err(Failure::new(2, message).hint("`orchestrate status` says the same in lines"));
+        return Err(Failure::invalid(message).hint("`orchestrate status` says the same in lines"));
     }
     let mut state = State::default();
     if let Some(name) = &args.run {
-        let (id, _) = common::find_run(&around, name)?;
+        let (id, _) = invocation.find_run(name)?;
         state.screens.push(Screen::Run { run: id.to_string() });
     }
     let signals = signals::listen()?;
-    match show(&around, state, &signals.stop, &|_| false)? {
+    match show(&invocation, state, &signals.stop, &|_| false)? {
         Left::Wished | Left::Seen => Ok(0),
         Left::Stopped => Ok(signals.code()),
         // 128 + SIGHUP, as after a hangup.
@@ -64,20 +65,20 @@ pub(super) fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
 
 /// Takes over the terminal and shows the dashboard until the user leaves or `enough` returns true.
 pub(super) fn show(
-    around: &Surroundings,
+    invocation: &Invocation,
     state: State,
     stop: &Stop,
     enough: &dyn Fn(&Seen) -> bool,
 ) -> Result<Left, Failure> {
     let failed =
-        |error: std::io::Error| Failure::new(1, format!("cannot use the terminal: {error}"));
+        |error: std::io::Error| Failure::failed(format!("cannot use the terminal: {error}"));
     let waker = Waker::new().map_err(failed)?;
     wake_on_stop(stop.clone(), waker.clone());
     let (tell, news) = mpsc::channel();
-    let look = Look { colour: colour(around) };
+    let look = Look { colour: colour(invocation) };
     force_color_output(look.colour);
-    let (around, seen) = (around.clone(), Seen::default());
-    let mut house = House { around, state, seen, look, tell, waker };
+    let (invocation, seen) = (invocation.clone(), Seen::default());
+    let mut house = House { invocation, state, seen, look, tell, waker };
     let screen = Tty::take(house.waker.clone()).map_err(failed)?;
     house.hear_watchdog();
     let looker = house.looker();
@@ -89,15 +90,15 @@ pub(super) fn show(
 }
 
 /// Returns true if the terminal can show the dashboard.
-pub(super) fn is_fit(around: &Surroundings) -> bool {
-    terminal::is_there() && !around.is_dumb()
+pub(super) fn is_fit(invocation: &Invocation) -> bool {
+    terminal::is_there() && !invocation.is_dumb()
 }
 
-fn colour(around: &Surroundings) -> bool {
-    match around.common.color {
+fn colour(invocation: &Invocation) -> bool {
+    match invocation.common.color {
         Colour::Always => true,
         Colour::Never => false,
-        Colour::Auto => around.may_colour(),
+        Colour::Auto => invocation.may_colour(),
     }
 }
 
@@ -121,7 +122,7 @@ pub(super) enum Left {
 }
 
 struct House {
-    around: Surroundings,
+    invocation: Invocation,
     state: State,
     seen: Seen,
     look: Look,
@@ -132,7 +133,7 @@ struct House {
 impl House {
     fn looker(&self) -> Looker {
         let (tell, waker) = (self.tell.clone(), self.waker.clone());
-        Looker::start(self.around.clone(), move |seen| {
+        Looker::start(self.invocation.clone(), move |seen| {
             let _ = tell.send(News::Seen(Box::new(seen)));
             waker.wake();
         })
@@ -220,17 +221,18 @@ impl House {
             return;
         }
         self.state.doing = doing(&wish);
-        let (around, deed): (Surroundings, Deed) = (self.around.clone(), deed.clone());
+        let (invocation, deed): (Invocation, Deed) = (self.invocation.clone(), deed.clone());
         let (tell, waker) = (self.tell.clone(), self.waker.clone());
         std::thread::spawn(move || {
             let say = |said: String, refused: bool| {
                 let _ = tell.send(News::Done(said, refused));
                 waker.wake();
             };
-            let mut came = match Hands::new(PATIENCE).and_then(|hands| hands.act(&around, &deed)) {
-                Ok(came) => came,
-                Err(error) => return say(format!("nothing was done: {error}"), true),
-            };
+            let mut came =
+                match Hands::new(PATIENCE).and_then(|hands| hands.act(&invocation, &deed)) {
+                    Ok(came) => came,
+                    Err(error) => return say(format!("nothing was done: {error}"), true),
+                };
             // The run continues even if the user leaves. A user who stays sees its end.
             if let Outcome::GoesOn(_) = came {
                 say(deed.told(&came), false);

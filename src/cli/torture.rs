@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::common::{CLOCK_OFFSET, FAULTS, Surroundings};
-use super::{Common, Failure, fsck, signals};
+use super::invocation::{CLOCK_OFFSET, FAULTS, Invocation};
+use super::{Common, fsck, signals};
 use crate::disk::fs;
 use crate::fleet::torture::{self, Size, Verdict};
 use crate::health::fsck::Calm;
+use crate::run::failure::Failure;
 use crate::view::stderr::talk;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -45,16 +46,16 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     let seed = args.seed.unwrap_or_else(|| crate::fleet::member::chance() % 1_000_000);
-    around.say(format!("seed {seed}"));
+    invocation.note(format!("seed {seed}"));
     let scratch = std::env::temp_dir().join(format!("orchestrate-torture-{}", std::process::id()));
     let dir = args.dir.clone().unwrap_or(scratch);
     let failed = |error: std::io::Error| {
-        Failure::new(1, format!("cannot torture a fleet in `{}`: {error}", dir.display()))
+        Failure::failed(format!("cannot torture a fleet in `{}`: {error}", dir.display()))
     };
     let program = std::env::current_exe().map_err(failed)?;
-    let environment = around.environment.clone();
+    let environment = invocation.environment.clone();
     let stage = torture::stage_in(&dir, program, environment, CLOCK_OFFSET, FAULTS, args.machines)
         .map_err(failed)?;
     let size = Size {
@@ -64,7 +65,7 @@ pub(super) fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
         runs: args.runs,
     };
     let signals = signals::listen()?;
-    let mut say = |line: &str| around.say(line);
+    let mut say = |line: &str| invocation.note(line);
     let verdict = torture::torture(stage, seed, size, &signals.stop, &mut say).map_err(failed)?;
     let keep = args.dir.is_some() || !verdict.is_clean();
     if !keep {
@@ -75,10 +76,10 @@ pub(super) fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
         false => tell(&verdict),
     }
     if keep {
-        around.say(format!("kept in {}", dir.display()));
+        invocation.note(format!("kept in {}", dir.display()));
     }
     if verdict.is_clean() {
-        around.say(format!("seed {seed}: every promise was kept"));
+        invocation.note(format!("seed {seed}: every promise was kept"));
     } else {
         // Also for those who asked for quiet: it is what makes it happen again.
         talk(format_args!("error: seed {seed}: see above"));

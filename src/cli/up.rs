@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use super::common::Surroundings;
-use super::{Common, Failure, LogLevel, fleet, signals};
+use super::invocation::Invocation;
+use super::{Common, LogLevel, signals};
 use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::name_fault;
 use crate::base::text::colored;
 use crate::exec::{Daemon, How, Stop};
+use crate::run::failure::Failure;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct UpArgs {
@@ -34,26 +35,26 @@ const COLOURS: [&str; 6] = ["36", "33", "35", "32", "34", "31"];
 const LINE: u64 = 64 << 10;
 
 pub(super) fn main(args: &UpArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    fleet::check_state_dir(&around)?;
-    let agents = agents(args, &around)?;
-    fleet::open_queue(&around)?;
+    let invocation = Invocation::read(common)?;
+    invocation.check_state_dir()?;
+    let agents = agents(args, &invocation)?;
+    invocation.open_queue()?;
     let signals = signals::listen()?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
-    let mut house = House::new(&around, program, agents);
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    let mut house = House::new(&invocation, program, agents);
     house.say_all();
     house.keep(&signals.stop)
 }
 
-fn agents(args: &UpArgs, around: &Surroundings) -> Result<Vec<String>, Failure> {
+fn agents(args: &UpArgs, invocation: &Invocation) -> Result<Vec<String>, Failure> {
     let mut agents = args.agents.clone();
     if agents.is_empty() {
-        agents = around.config.agents().keys().cloned().collect();
+        agents = invocation.config.agents().keys().cloned().collect();
     }
     for agent in &agents {
         if let Some(fault) = name_fault(agent) {
-            return Err(Failure::new(2, format!("`{agent}` cannot name an agent: {fault}")));
+            return Err(Failure::invalid(format!("`{agent}` cannot name an agent: {fault}")));
         }
     }
     agents.retain(|agent| agent != COORDINATOR);
@@ -93,21 +94,21 @@ struct House {
 }
 
 impl House {
-    fn new(around: &Surroundings, program: PathBuf, agents: Vec<String>) -> House {
+    fn new(invocation: &Invocation, program: PathBuf, agents: Vec<String>) -> House {
         let (tell, heard) = mpsc::channel();
         let names: Vec<String> = [COORDINATOR.to_owned()].into_iter().chain(agents).collect();
         let width = names.iter().map(String::len).max().unwrap_or(0);
         let posts = names.into_iter().enumerate().map(|(place, name)| {
             let colour = COLOURS[place % COLOURS.len()];
-            let prefix = match around.colour() {
+            let prefix = match invocation.colour() {
                 true => format!("\x1b[{colour}m{name:<width$} |\x1b[0m "),
                 false => format!("{name:<width$} | "),
             };
-            let arguments = arguments(around, &name);
+            let arguments = arguments(invocation, &name);
             let (began, pause) = (Instant::now(), AGAIN);
             Post { name, prefix, arguments, daemon: None, began, pause, again: Some(began) }
         });
-        let (posts, quiet) = (posts.collect(), around.common.quiet);
+        let (posts, quiet) = (posts.collect(), invocation.common.quiet);
         House { program, posts, tell, heard, quiet, code: 0 }
     }
 
@@ -212,7 +213,7 @@ impl House {
         let post = &mut self.posts[place];
         let Some(daemon) = post.daemon.take() else { return Ok(()) };
         let how = daemon.bury().map_err(|error| {
-            Failure::new(1, format!("cannot look after `{}`: {error}", post.name))
+            Failure::failed(format!("cannot look after `{}`: {error}", post.name))
         })?;
         let prefix = &post.prefix;
         if stop.level() > 0 || how == How::Exited(0) {
@@ -248,13 +249,14 @@ fn in_words(how: How) -> String {
 }
 
 /// Returns the arguments of a child: its verb and the global flags of this process.
-pub(super) fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
+pub(super) fn arguments(invocation: &Invocation, name: &str) -> Vec<OsString> {
     let verb: &[&str] = match name {
         COORDINATOR => &["coordinator", "--leash"],
         agent => &["worker", "--leash", agent],
     };
     let mut arguments: Vec<OsString> = verb.iter().map(Into::into).collect();
-    let Common { debug, trace, quiet, verbose, log_level, state_dir, config, .. } = &around.common;
+    let Common { debug, trace, quiet, verbose, log_level, state_dir, config, .. } =
+        &invocation.common;
     let flags =
         [("--debug", debug), ("--trace", trace), ("--quiet", quiet), ("--verbose", verbose)];
     arguments.extend(flags.iter().filter(|(_, set)| **set).map(|(flag, _)| flag.into()));
@@ -267,7 +269,7 @@ pub(super) fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
             arguments.extend([OsString::from(flag), path.to_owned()]);
         }
     }
-    let colour = if around.colour() { "always" } else { "never" };
+    let colour = if invocation.colour() { "always" } else { "never" };
     arguments.extend(["--color", colour].map(OsString::from));
     arguments
 }

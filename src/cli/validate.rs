@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::common::{self, Surroundings};
-use super::failure::problem_json;
-use super::load::{Looked, look_over};
-use super::show::{put_json, put_line};
-use super::{Common, Failure, here};
+use super::failure::{self, problem_json};
+use super::invocation::Invocation;
+use super::output::{put_json, put_line};
+use super::{Common, here};
 use crate::base::text::{sanitize, single_line};
+use crate::run::failure::Failure;
+use crate::run::{load, workflow_file};
 use crate::view::stderr::talk;
 use crate::workflow::{Problem, lint};
 
@@ -35,40 +36,41 @@ pub(super) enum Format {
 }
 
 pub(super) fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let workspace = common::open_workspace(&around)?;
+    let invocation = Invocation::read(common)?;
+    let workspace = invocation.open_workspace()?;
     let mut code = 0;
     let mut found = Vec::new();
     let mut between = "";
     for path in &args.workflows {
         let file = path.display().to_string();
-        let (file, text) = match common::find_workflow(&around, path) {
+        let (file, text) = match workflow_file::find_workflow(&invocation, path) {
             Ok(found) => found,
             Err(message) => {
                 let problem = Problem::error(message);
-                let problem = match common::near_workflow(&around, path) {
+                let problem = match workflow_file::near_workflow(&invocation, path) {
                     Some(near) => problem.hint(format!("did you mean `{near}`?")),
                     None => problem,
                 };
-                tell(&around, args.format, &file, "", &[problem], &mut found, &mut between)?;
+                tell(&invocation, args.format, &file, "", &[problem], &mut found, &mut between)?;
                 code = 2;
                 continue;
             }
         };
-        let looked = look_over(&around, &workspace, &file, &text);
-        let incurable = looked.incurable(&text);
-        let Looked { document, plan, errors, warnings, .. } = looked;
+        let checked = load::check(&invocation, &workspace, &file, &text);
+        let incurable = checked.incurable(&text);
+        let load::CheckedWorkflow { document, plan, errors, warnings, .. } = checked;
         let read = document.as_ref().zip(plan.as_ref());
-        let lints = read
-            .map(|(document, plan)| lint::look(&text, document, plan, around.config.max_visits));
-        let missing = read.map(|(document, plan)| here::missing(&around, document, plan));
+        let lints = read.map(|(document, plan)| {
+            lint::look(&text, document, plan, invocation.config.max_visits)
+        });
+        let missing = read.map(|(document, plan)| here::missing(&invocation, document, plan));
         let told = errors.into_iter().chain(incurable).chain(warnings);
         let told = told.chain(missing.unwrap_or_default());
         let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
         let valid = !problems.iter().any(wrong);
-        tell(&around, args.format, &file, &text, &problems, &mut found, &mut between)?;
+        tell(&invocation, args.format, &file, &text, &problems, &mut found, &mut between)?;
         if !valid {
             code = 2;
         } else if !common.json && !common.quiet && args.format == Format::Text {
@@ -82,7 +84,7 @@ pub(super) fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> 
 }
 
 fn tell(
-    around: &Surroundings,
+    invocation: &Invocation,
     format: Format,
     file: &str,
     text: &str,
@@ -90,7 +92,7 @@ fn tell(
     found: &mut Vec<Value>,
     between: &mut &str,
 ) -> Result<(), Failure> {
-    if around.common.json {
+    if invocation.common.json {
         found.extend(problems.iter().map(|problem| problem_json(file, problem)));
         return Ok(());
     }
@@ -98,7 +100,7 @@ fn tell(
         return problems.iter().try_for_each(|problem| put_line(annotation(file, problem)));
     }
     if !problems.is_empty() {
-        talk(format_args!("{between}{}", common::show(problems, file, text)));
+        talk(format_args!("{between}{}", failure::problems_text(problems, file, text)));
         *between = "\n";
     }
     Ok(())

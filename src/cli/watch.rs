@@ -5,14 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
-use super::request::RequestArgs;
+use super::invocation::Invocation;
+use super::request_args::RequestArgs;
 use super::run::{ContextArgs, tell_warnings};
+use super::run_options::{Driver, RunOptions};
 use super::signals::{self, Signals};
-use super::{Common, Failure, load};
+use super::{Common, failure, outcome};
+use crate::actions::checkout;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::{Bell, Hints};
 use crate::exec::Stop;
+use crate::run::create::NewRun;
+use crate::run::failure::Failure;
+use crate::run::{load, workflow_file};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct WatchArgs {
@@ -33,10 +38,10 @@ const SETTLE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     // Standard input can be read only once, so read it here for all runs.
     let mut args = args.clone();
-    args.request.message = args.request.message()?;
+    args.request.read_message()?;
     let args = &args;
     let signals = signals::listen()?;
     // A notification is only a hint; the file contents decide.
@@ -50,17 +55,17 @@ pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     });
     let mut seen = false;
     loop {
-        let workflow = common::workflow_path(&around, &args.workflow);
+        let workflow = workflow_file::workflow_path(&invocation, &args.workflow);
         let definition = contents(std::slice::from_ref(&workflow));
-        let ran = run_once(&around, args, &signals);
+        let ran = run_once(&invocation, args, &signals);
         let files = match ran {
             Ok(Ran::Stopped(code)) => return Ok(code),
-            Ok(Ran::Ended) => watched(&around, args),
+            Ok(Ran::Ended) => watched(&invocation, args),
             // A workflow that never existed is a typing error. One that disappears may come back.
             Err(failure) if !seen && !workflow.is_present() => return Err(failure),
             Err(failure) => {
-                failure.tell(around.common.json);
-                watched(&around, args)
+                failure::print(&failure, invocation.common.json);
+                watched(&invocation, args)
             }
         };
         watch_directories(&mut hints, &files);
@@ -73,7 +78,7 @@ pub(super) fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             1 => "1 file".to_owned(),
             number => format!("{number} files"),
         };
-        around.say(format!("watching {number} for changes; Ctrl-C ends"));
+        invocation.note(format!("watching {number} for changes; Ctrl-C ends"));
         if !wait_for_change(&files, &before, &bell, &signals.stop) {
             return Ok(signals.code());
         }
@@ -85,19 +90,19 @@ enum Ran {
     Stopped(u8),
 }
 
-fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
-    let loaded = common::load(around, &args.workflow)?;
-    tell_warnings(around, &loaded);
+fn run_once(invocation: &Invocation, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
+    let loaded = load::load(invocation, &args.workflow)?;
+    tell_warnings(invocation, &loaded);
     args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
-    args.context.tell_unused(around, &loaded)?;
-    let request = args.request.of(around, &loaded.plan, &loaded)?;
-    let policy = args.options.new_policy(around);
-    let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
-    let owned = common::create(around, new)?;
-    around.say(format!("run {} of {}", owned.run.id, loaded.file));
-    let (code, _) = common::drive(around, owned, &args.options, signals, None)?;
+    args.context.tell_unused(invocation, &loaded)?;
+    let request = args.request.input(&loaded.plan)?.resolve(invocation, &loaded.plan, &loaded)?;
+    let policy = args.options.new_policy(invocation);
+    let new = NewRun { request, ..NewRun::whole(&loaded, context, policy) };
+    let owned = checkout::create_run(invocation, new)?;
+    invocation.note(format!("run {} of {}", owned.run.id, loaded.file));
+    let (code, _) = outcome::drive(invocation, owned, &args.options, signals, None)?;
     if code >= 128 {
         return Ok(Ran::Stopped(code));
     }
@@ -106,11 +111,11 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
 
 /// Returns the files to watch: the workflow, the input files of its runs, and every prompt, spell,
 /// work item, and schema that the workflow names without a variable.
-fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
-    let mut files = vec![common::workflow_path(around, &args.workflow)];
+fn watched(invocation: &Invocation, args: &WatchArgs) -> Vec<PathBuf> {
+    let mut files = vec![workflow_file::workflow_path(invocation, &args.workflow)];
     files.extend(args.context.file.clone());
     files.extend(args.request.issue_context_file.clone());
-    files.extend(load::files_of(around, &args.workflow, args.request.bead.as_deref()));
+    files.extend(load::files_of(invocation, &args.workflow, args.request.bead.as_deref()));
     files
 }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::common::{self, Surroundings};
-use super::{Common, Failure, fleet, signals};
+use super::invocation::Invocation;
+use super::{Common, fleet, signals};
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking;
 use crate::base::ids::name_fault;
 use crate::exec;
 use crate::fleet::worker::{self, Setup, Until};
+use crate::run::failure::Failure;
 use crate::yaml::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -31,8 +32,8 @@ pub(super) struct WorkerArgs {
 }
 
 /// Warns if the agent is not configured and its name resembles a configured one.
-fn warn_of_unknown(around: &Surroundings, agent: &str) {
-    let known = around.config.agents();
+fn warn_of_unknown(invocation: &Invocation, agent: &str) {
+    let known = invocation.config.agents();
     let near = nearest(agent, known.keys().map(String::as_str));
     if let Some(near) = near.filter(|_| !known.contains_key(agent)) {
         tracing::warn!(
@@ -43,20 +44,20 @@ fn warn_of_unknown(around: &Surroundings, agent: &str) {
 }
 
 pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
-    let mut around = Surroundings::look(common)?;
-    let credentials = fleet::take_credentials(&mut around)?;
+    let mut invocation = Invocation::read(common)?;
+    let credentials = fleet::take_credentials(&mut invocation)?;
     if let Some(fault) = name_fault(&args.agent) {
         let message = format!("`{}` cannot name an agent: {fault}", args.agent);
-        return Err(Failure::new(2, message));
+        return Err(Failure::invalid(message));
     }
     if args.agent == COORDINATOR {
         let message = "no worker can serve `coordinator`: what lies there are runs";
-        return Err(Failure::new(2, message).hint("`orchestrate coordinator` drives them"));
+        return Err(Failure::invalid(message).hint("`orchestrate coordinator` drives them"));
     }
-    let queue = fleet::open_queue(&around)?;
+    let queue = invocation.open_queue()?;
     fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
-    fleet::check_inbox(&around, &queue, &args.agent)?;
-    warn_of_unknown(&around, &args.agent);
+    fleet::check_inbox(&invocation, &queue, &args.agent)?;
+    warn_of_unknown(&invocation, &args.agent);
     let signals = signals::listen()?;
     exec::start_guard();
     let until = match (args.once, args.drain) {
@@ -66,9 +67,9 @@ pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     };
     let concurrency = match until {
         Until::Once => 1,
-        _ => args.concurrency.unwrap_or(around.config.agent(&args.agent).concurrency),
+        _ => args.concurrency.unwrap_or(invocation.config.agent(&args.agent).concurrency),
     };
-    let mut teller = fleet::Teller::new(&around, &args.agent);
+    let mut teller = fleet::Teller::new(&invocation, &args.agent);
     if args.leash {
         signals.heed_leash();
         teller = teller.unnamed();
@@ -76,14 +77,14 @@ pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     let me = queue.me();
     teller.say(&format!("worker {me} serves inbox/{}, {concurrency} at a time", args.agent));
     let setup = Setup {
-        workspace: common::open_workspace(&around)?,
+        workspace: invocation.open_workspace()?,
         agent: args.agent.clone(),
         concurrency,
         until,
-        environment: around.environment.clone(),
+        environment: invocation.environment.clone(),
         credentials,
         program: crate::attempt::exec_env::program(),
-        config: fleet::settings(&around),
+        config: fleet::settings(&invocation),
         queue,
     };
     let tally = worker::serve(setup, &signals.stop, Arc::new(teller))
@@ -92,8 +93,8 @@ pub(super) fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         return Ok(signals.code());
     }
     if until != Until::Told && tally.failed == 0 && tally.parked {
-        for parked in parking::look(&around.workspace).unwrap_or_default() {
-            around.say(parking::told(&parked));
+        for parked in parking::look(&invocation.workspace).unwrap_or_default() {
+            invocation.note(parking::told(&parked));
         }
         return Ok(3);
     }

@@ -4,14 +4,16 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
-use super::common::Surroundings;
-use super::show::{self, put, put_json, table};
-use super::{Common, Failure};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, standing};
 use crate::attempt::documents::COORDINATOR;
 use crate::fleet::member;
 use crate::queue::Queue;
+use crate::run::failure::Failure;
+use crate::run::project::unreadable_queue;
 use crate::view::rows::worker_row;
-use crate::view::{Life, WorkerView};
+use crate::view::{Board, Life, WorkerView};
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(super) enum WorkersVerb {
@@ -42,37 +44,37 @@ pub(super) struct DrainArgs {
 }
 
 pub(super) fn main(verb: &WorkersVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     match verb {
-        WorkersVerb::Ls => list(&around),
-        WorkersVerb::Drain(args) => drain(args, &around),
+        WorkersVerb::Ls => list(&invocation),
+        WorkersVerb::Drain(args) => drain(args, &invocation),
     }
 }
 
-fn list(around: &Surroundings) -> Result<u8, Failure> {
-    let board = show::board(around, show::queue_if_any(around)?)?;
+fn list(invocation: &Invocation) -> Result<u8, Failure> {
+    let board = Board::scan(&invocation, invocation.queue_if_any()?)?;
     let workers: Vec<WorkerView> = board.members.views().collect();
-    if around.common.json {
+    if invocation.common.json {
         put_json("workers/v1", json!({ "workers": workers, "parked": board.parked }))?;
         return Ok(0);
     }
-    show::say_parked(around, &board);
+    standing::say_parked(invocation, &board);
     if workers.is_empty() {
-        around.say("no worker is there; `orchestrate worker AGENT` starts one");
+        invocation.note("no worker is there; `orchestrate worker AGENT` starts one");
     }
     put(&table(&workers.iter().map(|worker| worker_row(worker, board.now)).collect::<Vec<_>>()))?;
     Ok(0)
 }
 
-fn drain(args: &DrainArgs, around: &Surroundings) -> Result<u8, Failure> {
+fn drain(args: &DrainArgs, invocation: &Invocation) -> Result<u8, Failure> {
     if args.names.is_empty() && !args.all {
         let message = "nobody was named: who is to end?";
-        return Err(Failure::new(2, message).hint(
+        return Err(Failure::invalid(message).hint(
             "name a worker or an agent, as `orchestrate workers ls` shows them, or `--all`",
         ));
     }
-    let queue = show::need_queue(around)?;
-    let board = show::board(around, Some(queue.clone()))?;
+    let queue = invocation.need_queue()?;
+    let board = Board::scan(&invocation, Some(queue.clone()))?;
     let living: Vec<WorkerView> =
         board.members.views().filter(|member| member.life != Life::Dead).collect();
     let mut asked = Vec::new();
@@ -84,17 +86,17 @@ fn drain(args: &DrainArgs, around: &Surroundings) -> Result<u8, Failure> {
         asked = living;
     }
     if asked.is_empty() {
-        around.say("nobody was asked: no worker is alive");
+        invocation.note("nobody was asked: no worker is alive");
     }
     let (mut views, mut seen) = (Vec::new(), HashSet::new());
     for member in asked {
         if !seen.insert(member.worker.clone()) {
             continue;
         }
-        let done = ask(around, &queue, &member)?;
+        let done = ask(invocation, &queue, &member)?;
         views.push(json!({ "worker": member.worker, "agent": member.agent, "asked": done }));
     }
-    if around.common.json {
+    if invocation.common.json {
         put_json("drain/v1", json!({ "workers": views }))?;
     }
     Ok(0)
@@ -110,24 +112,24 @@ fn picked(living: Vec<WorkerView>, name: &str) -> Result<Vec<WorkerView>, Failur
         living.into_iter().filter(|member| member.worker.starts_with(name)).collect();
     match named.len() {
         1 => Ok(named),
-        0 => Err(Failure::new(2, format!("no living worker is called `{name}` or serves it"))
+        0 => Err(Failure::invalid(format!("no living worker is called `{name}` or serves it"))
             .hint("`orchestrate workers ls` shows who is there")),
         _ => {
             let list: Vec<_> = named.iter().map(|member| format!("`{}`", member.worker)).collect();
-            Err(Failure::new(2, format!("`{name}` could be {}", list.join(" or "))))
+            Err(Failure::invalid(format!("`{name}` could be {}", list.join(" or "))))
         }
     }
 }
 
 /// Asks one member to exit. Skips the coordinator of a single run, which exits with its run.
-fn ask(around: &Surroundings, queue: &Queue, member: &WorkerView) -> Result<bool, Failure> {
+fn ask(invocation: &Invocation, queue: &Queue, member: &WorkerView) -> Result<bool, Failure> {
     let WorkerView { agent, worker, .. } = member;
     if let Some(run) = &member.run {
-        around.say(format!("coordinator {worker} drives run {run} and ends with it"));
+        invocation.note(format!("coordinator {worker} drives run {run} and ends with it"));
         return Ok(false);
     }
-    member::ask_to_drain(queue, worker).map_err(|error| show::unreadable(&error))?;
-    if !around.common.json {
+    member::ask_to_drain(queue, worker).map_err(|error| unreadable_queue(&error))?;
+    if !invocation.common.json {
         let busy = match member.claims {
             0 => "",
             _ if agent == COORDINATOR => ", and gives its runs back first",

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::common::Surroundings;
-use super::show::{put, put_json, table};
-use super::{Common, Failure, request, signals};
+use super::invocation::Invocation;
+use super::output::{put, put_json, table};
+use super::{Common, failure, signals};
 use crate::base::ids::{Attempt, BeadId, counted, shown};
 use crate::base::time::parse_duration;
 use crate::disk::fs::OnVolume as _;
+use crate::run::failure::{Class, Failure};
+use crate::run::request;
 use crate::view::stderr::{Tamed, talk};
 use crate::workflow::bead;
 use crate::worktree::{
@@ -112,27 +114,27 @@ pub(super) struct RecoverArgs {
 }
 
 pub(super) fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let invocation = Invocation::read(common)?;
     // A merge handles signals itself: it must not stop halfway in a checkout that is in use.
     if !matches!(verb, WorktreeVerb::Merge(_)) {
         signals::end_with_children()?;
     }
-    let trees = Trees::open(&around.workspace).map_err(|error| refused(&error))?;
-    let trees = trees.patient(around.config.tree_remote, None);
+    let trees = Trees::open(&invocation.workspace).map_err(|error| refused(&error))?;
+    let trees = trees.patient(invocation.config.tree_remote, None);
     match verb {
-        WorktreeVerb::Ls => list(&trees, &around),
-        WorktreeVerb::Add(args) => add(args, &trees, &around),
-        WorktreeVerb::Checkpoint(args) => checkpoint(args, &trees, &around),
-        WorktreeVerb::Diff(args) => diff(args, &trees, &around),
-        WorktreeVerb::Merge(args) => merge(args, &trees, &around),
-        WorktreeVerb::Rm(args) => remove(args, &trees, &around),
-        WorktreeVerb::Recover(args) => recover(args, &trees, &around),
+        WorktreeVerb::Ls => list(&trees, &invocation),
+        WorktreeVerb::Add(args) => add(args, &trees, &invocation),
+        WorktreeVerb::Checkpoint(args) => checkpoint(args, &trees, &invocation),
+        WorktreeVerb::Diff(args) => diff(args, &trees, &invocation),
+        WorktreeVerb::Merge(args) => merge(args, &trees, &invocation),
+        WorktreeVerb::Rm(args) => remove(args, &trees, &invocation),
+        WorktreeVerb::Recover(args) => recover(args, &trees, &invocation),
     }
 }
 
 /// Converts a worktree error into a failure, with its exit code and hint.
 pub(super) fn refused(error: &TreeError) -> Failure {
-    let failure = Failure::new(error.exit_code(), error);
+    let failure = Failure::new(Class::of_exit_code(error.exit_code()), error);
     match error.cure() {
         Some(cure) => failure.hint(cure),
         None => failure,
@@ -140,7 +142,7 @@ pub(super) fn refused(error: &TreeError) -> Failure {
 }
 
 fn id(text: &str) -> Result<BeadId, Failure> {
-    BeadId::parse(text).map_err(|message| Failure::new(2, message))
+    BeadId::parse(text).map_err(|message| Failure::invalid(message))
 }
 
 fn warn(warnings: &[String]) {
@@ -149,15 +151,15 @@ fn warn(warnings: &[String]) {
     }
 }
 
-fn list(trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn list(trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
     let views = trees.views().map_err(|error| refused(&error))?;
-    if around.common.json {
+    if invocation.common.json {
         let views: Vec<Value> = views.iter().map(view_json).collect();
         put_json("worktrees/v1", json!({ "worktrees": views }))?;
         return Ok(0);
     }
     if views.is_empty() {
-        around.say("there are no worktrees of beads here");
+        invocation.note("there are no worktrees of beads here");
         return Ok(0);
     }
     let titles = ["ID", "BASE", "AHEAD", "BEHIND", "DIRTY", "STATE", "HOLDER", "SAVED"];
@@ -166,7 +168,7 @@ fn list(trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     put(&table(&rows))?;
     for view in &views {
         if let Some((problem, cure)) = &view.problem {
-            around.say(format!("{}: {problem}\n  = hint: {cure}", view.id));
+            invocation.note(format!("{}: {problem}\n  = hint: {cure}", view.id));
         }
     }
     Ok(0)
@@ -224,23 +226,23 @@ fn view_json(view: &View) -> Value {
 }
 
 /// Returns the bead id that `name` is, or the id of the bead in the file `name`.
-fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
+fn bead_id(name: &str, invocation: &Invocation) -> Result<BeadId, Failure> {
     if BeadId::fault(name).is_some() || bead::is_file(name) {
-        return Ok(request::read_bead(around, name)?.id);
+        return Ok(request::read_bead(invocation, name)?.id);
     }
-    if name.contains('.') && around.workspace.join(name).is_present_file() {
+    if name.contains('.') && invocation.workspace.join(name).is_present_file() {
         let message = format!("`{name}` is a file here, and not one that can be of a bead");
-        return Err(Failure::new(2, message).hint(
+        return Err(Failure::invalid(message).hint(
             "a bead is a `.md`, `.yaml` or `.json` file, or an id that is the name of none",
         ));
     }
     id(name)
 }
 
-fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
-    let id = bead_id(&args.bead, around)?;
+fn add(args: &AddArgs, trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
+    let id = bead_id(&args.bead, invocation)?;
     let at_work = trees.relieve(&id).map_err(|error| refused(&error))?;
-    let base = args.base.as_deref().or(around.config.base_branch.as_deref());
+    let base = args.base.as_deref().or(invocation.config.base_branch.as_deref());
     let created = trees.create(&id, base).map_err(|error| refused(&error))?;
     let Created { tree, way, dirty, mut warnings } = created;
     warnings.extend(at_work.map(|holder| format!("{holder} works there")));
@@ -255,7 +257,7 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
         Way::Remade => "remade",
         Way::Fetched => "fetched",
     };
-    if around.common.json {
+    if invocation.common.json {
         let body = json!({
             "id": tree.id, "way": way, "path": tree.path, "branch": tree.branch,
             "base_branch": tree.base_branch, "base_commit": tree.base_commit,
@@ -264,7 +266,7 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
         put_json("worktree-add/v1", body)?;
         return Ok(0);
     }
-    around.say(format!("{way} from `{}` at {}", tree.base_branch, short(&tree.base_commit)));
+    invocation.note(format!("{way} from `{}` at {}", tree.base_branch, short(&tree.base_commit)));
     put(&format!("{}\n", tree.path.display()))?;
     Ok(0)
 }
@@ -274,21 +276,25 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn checkpoint(
+    args: &CheckpointArgs,
+    trees: &Trees,
+    invocation: &Invocation,
+) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let why = Why { run: None, step: &args.step, attempt: Attempt::FIRST };
     let hold = trees.hold(&id, &HoldRequest::by_hand("checkpoint"));
     let done = hold.and_then(|_hold| trees.checkpoint(&id, &why));
     let done = done.map_err(|error| refused(&error))?;
     warn_left_out(&done.left_out);
-    if around.common.json {
+    if invocation.common.json {
         let (commit, files) = (&done.commit, &done.files);
         put_json("checkpoint/v1", json!({ "id": id, "commit": commit, "files": files }))?;
         return Ok(0);
     }
     match &done.commit {
         Some(commit) => put(&format!("{commit}\n"))?,
-        None => around.say("nothing to commit"),
+        None => invocation.note("nothing to commit"),
     }
     Ok(0)
 }
@@ -299,11 +305,11 @@ fn warn_left_out(left_out: &[String]) {
     }
 }
 
-fn diff(args: &IdArg, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn diff(args: &IdArg, trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
     let id = id(&args.id)?;
     let review = trees.review(&id).map_err(|error| refused(&error))?;
     warn_left_out(&review.left_out);
-    if around.common.json {
+    if invocation.common.json {
         let body = json!({
             "id": id, "sha256": review.hash, "merge_base": review.merge_base,
             "dirty": review.dirty, "diff": String::from_utf8_lossy(&review.text),
@@ -316,17 +322,17 @@ fn diff(args: &IdArg, trees: &Trees, around: &Surroundings) -> Result<u8, Failur
     match out.write_all(&review.text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let message = format!("cannot write to standard output: {error}");
-            return Err(Failure::new(1, message));
+            return Err(Failure::failed(message));
         }
         _ => {}
     }
-    around.say(format!("sha256 {}", review.hash));
+    invocation.note(format!("sha256 {}", review.hash));
     Ok(0)
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
     let ms = parse_duration(text).ok_or_else(|| {
-        Failure::new(2, format!("`{text}` is no length of time for `{flag}`"))
+        Failure::invalid(format!("`{text}` is no length of time for `{flag}`"))
             .hint("write a number and a unit: 90s, 30m, 2h")
     })?;
     Ok(Duration::from_millis(ms))
@@ -340,17 +346,17 @@ fn check_digest(approval: &str) -> Result<(), Failure> {
         None if letters != DIGEST => format!("it has {letters} letters, not {DIGEST}"),
         None => return Ok(()),
     };
-    Err(Failure::new(2, format!("`--approval` is no digest: {why}"))
+    Err(Failure::invalid(format!("`--approval` is no digest: {why}"))
         .hint("`orchestrate worktree diff` ends with it"))
 }
 
 /// Length of a SHA-256 digest in hexadecimal digits.
 const DIGEST: usize = 64;
 
-fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn merge(args: &MergeArgs, trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     args.approval.as_deref().map_or(Ok(()), check_digest)?;
-    let configured = &around.config.checks;
+    let configured = &invocation.config.checks;
     let commands = match args.checks.is_empty() && !args.no_checks {
         true => &configured.commands,
         false => &args.checks,
@@ -360,7 +366,7 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
         None => Ok(configured),
     };
     let limit = given("--check-timeout", &args.check_timeout, configured.timeout)?;
-    let wait = given("--wait", &args.wait, around.config.tree_wait)?;
+    let wait = given("--wait", &args.wait, invocation.config.tree_wait)?;
     let order = Merge {
         id: &id,
         title: args.title.as_deref(),
@@ -369,7 +375,7 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
         wait,
     };
     let signals = signals::listen()?;
-    let report = |holder: &str| around.say(format!("waiting for {holder}"));
+    let report = |holder: &str| invocation.note(format!("waiting for {holder}"));
     let terms = HoldWait { limit: wait, stop: &signals.stop, report: &report };
     let held = trees.wait_for(&id, &HoldRequest::by_hand("merge"), &terms);
     let mut removed = None;
@@ -382,22 +388,27 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
     });
     let merged = match merged {
         Err(TreeError::Stopped) => {
-            return Err(Failure::new(signals.code(), "stopped; nothing was merged"));
+            return Err(Failure::new(
+                Class::Stopped(signals.code()),
+                "stopped; nothing was merged",
+            ));
         }
         merged => merged.map_err(|error| refused(&error))?,
     };
     match &merged {
-        Merged::Blocked(block) => return Err(blocked(&id, block, around)?),
-        Merged::Already { base } => around.say(format!("everything in it is in `{base}` already")),
+        Merged::Blocked(block) => return blocked(&id, block, invocation),
+        Merged::Already { base } => {
+            invocation.note(format!("everything in it is in `{base}` already"))
+        }
         Merged::Done { base, moved, .. } => {
             let copy = moved.as_ref().map(|path| format!(", also in `{}`", path.display()));
-            around.say(format!("merged into `{base}`{}", copy.unwrap_or_default()));
+            invocation.note(format!("merged into `{base}`{}", copy.unwrap_or_default()));
         }
     }
     match removed {
-        Some(Ok(removed)) => tell_ignored(&removed, around),
+        Some(Ok(removed)) => tell_ignored(&removed, invocation),
         Some(Err(error)) => {
-            around.say(format!("worktree `{id}` stays, although it is merged: {error}"));
+            invocation.note(format!("worktree `{id}` stays, although it is merged: {error}"));
         }
         None => {}
     }
@@ -406,7 +417,7 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
         Merged::Already { base } => (None, base),
         Merged::Blocked(_) => return Ok(1),
     };
-    if around.common.json {
+    if invocation.common.json {
         let body = json!({ "id": id, "outcome": "merged", "base": base, "commit": commit });
         put_json("merge/v1", body)?;
     } else if let Some(commit) = commit {
@@ -415,12 +426,13 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
     Ok(0)
 }
 
-/// Returns the failure for a merge that a user must resolve. Prints the document for `--json`.
-fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure, Failure> {
-    let failure = Failure::new(block.exit_code(), format!("cannot merge `{id}`: {block}"));
+/// Reports a merge that a user must resolve. Prints the document for `--json`.
+fn blocked(id: &BeadId, block: &Block, invocation: &Invocation) -> Result<u8, Failure> {
+    let class = Class::of_exit_code(block.exit_code());
+    let failure = Failure::new(class, format!("cannot merge `{id}`: {block}"));
     let failure = failure.hint(block.cure(id));
-    if !around.common.json {
-        return Ok(failure);
+    if !invocation.common.json {
+        return Err(failure);
     }
     let files = match block {
         Block::Conflicts { files, .. } => files.clone(),
@@ -431,36 +443,36 @@ fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure,
         "id": id, "outcome": "blocked", "reason": reason, "hint": hint, "conflicts": files,
     });
     put_json("merge/v1", body)?;
-    Ok(failure.written())
+    Ok(failure::print_text(&failure))
 }
 
-fn tell_ignored(removed: &Removed, around: &Surroundings) {
+fn tell_ignored(removed: &Removed, invocation: &Invocation) {
     if !removed.ignored.is_empty() {
         let list = removed.ignored.join(", ");
-        around.say(format!("ignored files went with it: {list}"));
+        invocation.note(format!("ignored files went with it: {list}"));
     }
 }
 
-fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn remove(args: &RmArgs, trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let scope = if args.ignored { Scope::All } else { Scope::Work };
     let force = args.force.then_some(scope);
     let removed = trees.remove(&id, force).map_err(|error| refused(&error))?;
-    tell_ignored(&removed, around);
-    if around.common.json {
+    tell_ignored(&removed, invocation);
+    if invocation.common.json {
         let body = json!({ "id": id, "saved": removed.saved, "ignored": removed.ignored });
         put_json("worktree-rm/v1", body)?;
         return Ok(0);
     }
-    around.say(format!("removed worktree `{id}` and its branch"));
+    invocation.note(format!("removed worktree `{id}` and its branch"));
     if trees.is_on_remote(&id).unwrap_or(false) {
-        around.say(format!(
+        invocation.note(format!(
             "the remote was seen to have it too, and work would go on from there; `git push origin \
              --delete coven/{id}` removes it"
         ));
     }
     if let Some(saved) = &removed.saved {
-        around.say(match removed.whole {
+        invocation.note(match removed.whole {
             true => format!("everything is saved; back again: orchestrate worktree recover {id}"),
             false => "commits that its branch did not have any more are kept under a ref".into(),
         });
@@ -469,9 +481,9 @@ fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Fai
     Ok(0)
 }
 
-fn recover(args: &RecoverArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+fn recover(args: &RecoverArgs, trees: &Trees, invocation: &Invocation) -> Result<u8, Failure> {
     let saved = trees.saved().map_err(|error| refused(&error))?;
-    let Some(name) = &args.id else { return list_saved(&saved, around) };
+    let Some(name) = &args.id else { return list_saved(&saved, invocation) };
     let (wanted, stamp) = match name.split_once('/') {
         Some((id, stamp)) => (id, Some(stamp)),
         None => (name.as_str(), None),
@@ -479,7 +491,7 @@ fn recover(args: &RecoverArgs, trees: &Trees, around: &Surroundings) -> Result<u
     let wanted = id(wanted)?;
     let fits = |saved: &&Saved| saved.id == wanted && stamp.is_none_or(|s| saved.stamp == s);
     let found = saved.iter().find(fits).ok_or_else(|| {
-        Failure::new(2, format!("nothing was saved of `{name}`"))
+        Failure::invalid(format!("nothing was saved of `{name}`"))
             .hint("`orchestrate worktree recover` lists what was")
     })?;
     let new = match &args.new {
@@ -487,20 +499,20 @@ fn recover(args: &RecoverArgs, trees: &Trees, around: &Surroundings) -> Result<u
         None => wanted,
     };
     let tree = trees.restore(found, &new).map_err(|error| refused(&error))?;
-    if around.common.json {
+    if invocation.common.json {
         let body = json!({
             "id": tree.id, "path": tree.path, "branch": tree.branch, "from": found.name,
         });
         put_json("worktree-recover/v1", body)?;
         return Ok(0);
     }
-    around.say(format!("made from `{}`, which stays", found.name));
+    invocation.note(format!("made from `{}`, which stays", found.name));
     put(&format!("{}\n", tree.path.display()))?;
     Ok(0)
 }
 
-fn list_saved(saved: &[Saved], around: &Surroundings) -> Result<u8, Failure> {
-    if around.common.json {
+fn list_saved(saved: &[Saved], invocation: &Invocation) -> Result<u8, Failure> {
+    if invocation.common.json {
         let saved: Vec<Value> = saved
             .iter()
             .map(|saved| {
@@ -514,7 +526,7 @@ fn list_saved(saved: &[Saved], around: &Surroundings) -> Result<u8, Failure> {
         return Ok(0);
     }
     if saved.is_empty() {
-        around.say("nothing was saved");
+        invocation.note("nothing was saved");
         return Ok(0);
     }
     let mut rows = vec![["ID", "STAMP", "COMMIT", "WHAT"].map(str::to_owned).to_vec()];

@@ -13,8 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::open;
-use super::run_task;
+use super::{open, run_task};
 use crate::attempt::documents::{self, Asked, COORDINATOR};
 use crate::base::host;
 use crate::exec;

@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::item_files;
+use super::record::record;
 use crate::agent::faults::FaultClass;
 use crate::attempt::exec_env::Site;
 use crate::attempt::parking::{Cause, Entry, Note, Pass, Target};
 use crate::attempt::perform::{self, Performed, Terms};
 use crate::attempt::prepare::{Prepared, prepare};
 use crate::attempt::work::{MergeWork, Waiting, Work};
-use crate::attempt::{artifacts, bead_tree, gates};
+use crate::attempt::{bead_tree, gates};
 use crate::base::host;
 use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt};
 use crate::base::time::{Clock, Time};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
-use crate::exec;
-use crate::exec::Stop;
+use crate::exec::{self, Stop};
 use crate::store::{Store, StoreError};
 use crate::workflow::Plan;
 
@@ -309,10 +309,8 @@ impl Drive {
 
     fn record_at(&mut self, reins: &mut Reins, at: Time, event: Event) -> Result<(), StoreError> {
         let before = self.run.status;
-        self.store.record(at, &event)?;
-        engine::apply(&self.plan, &mut self.run, at, &event);
-        artifacts::keep_after(&self.site, &self.plan, &self.run, &event);
-        reins.report.happened(&self.plan, &self.run, &event);
+        let (run, store, site) = (&mut self.run, &mut self.store, Some(&*self.site));
+        record(&self.plan, run, store, site, reins.report, at, &event)?;
         let ends = before == RunStatus::Running && self.run.status == RunStatus::Cancelled;
         if !ends || matches!(event, Event::Cancelled { .. }) {
             return Ok(());

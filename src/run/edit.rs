@@ -10,13 +10,12 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::base::time::Time;
-use crate::disk;
 use crate::engine::run::{Body, Slot};
 use crate::engine::{Event, Run, StepStatus};
 use crate::store::{self, Store, StoreError, snapshot};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Order};
-use crate::yaml;
+use crate::{disk, yaml};
 
 /// A step of the run's past that conflicts with the edited workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]

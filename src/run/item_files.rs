@@ -3,9 +3,8 @@
 //! The target is journaled before the file is moved. If a retry after a crash finds no source but a
 //! target, the move has been done.
 
-use crate::engine::run::Address;
-use crate::engine::run::{ItemResult, Run, each_of};
-use crate::engine::{RunScope, run::Lifecycle};
+use crate::engine::RunScope;
+use crate::engine::run::{Address, ItemResult, Lifecycle, Run, each_of};
 use crate::template::display;
 use crate::workflow::Plan;
 use crate::workspace::{PathError, Workspace, tidy};

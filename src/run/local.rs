@@ -4,19 +4,33 @@
 //! Executions run on threads of their own, up to the concurrency limit, so the loop is free to keep
 //! files up to date and the user informed.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use super::drive::{Drive, Hands, Launch, Reins, Report};
+use super::failure::Failure;
+use super::locked::LockedRun;
+use super::notify::{Notifier, Notifying};
+use super::processed::Processed;
+use super::project::Project;
 use super::thread_pool::Pool;
+use super::traces::Traces;
+use super::wording::disk_failure;
+use crate::attempt::exec_env::{self, Site, Turns};
+use crate::attempt::parking::Parking;
 use crate::attempt::perform::Performed;
+use crate::attempt::sandboxes::Sandboxes;
 use crate::attempt::work::Work;
 use crate::base::ids::{Attempt, StepPath};
-use crate::base::time::Clock;
+use crate::base::time::{Clock, SystemClock};
 use crate::disk;
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec::Stop;
 use crate::store::StoreError;
+use crate::store::lock::RunLock;
+use crate::workflow::Plan;
 
 /// File in a run's directory: when the process that drives the run is stopped, it cancels the run.
 pub(crate) const CANCEL: &str = "cancel";
@@ -157,4 +171,83 @@ fn go_on(
             drive.ended(&mut reins, &step, attempt, performed.map(|performed| *performed))?;
         }
     }
+}
+
+/// A run that was driven as far as possible and is still locked by this process.
+pub(crate) struct Driven {
+    pub plan: Arc<Plan>,
+    pub run: Run,
+    pub finish: Finish,
+    /// Notifier that may still be sending notifications.
+    pub notifier: Arc<Notifier>,
+    /// The run's lock, and its lock on the checkout.
+    pub held: (RunLock, Option<RunLock>),
+}
+
+/// Options of a process that drives a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DriveOptions {
+    /// Back up the state before every step.
+    pub backups: bool,
+    /// Maximum number of concurrent executions; `None` is [`JOBS`].
+    pub jobs: Option<usize>,
+}
+
+/// Drives a run to its end and passes its events to `report`. `event`, if any, is recorded first.
+pub(crate) fn drive_to_end(
+    project: &Project,
+    mut locked: LockedRun,
+    options: &DriveOptions,
+    stop: &Stop,
+    event: Option<Event>,
+    report: impl Report,
+) -> Result<Driven, Failure> {
+    let notifier = notifier(project);
+    let mut report = Notifying::new(report, &notifier);
+    if let Some(event) = event {
+        let recorded = locked.record(&mut report, SystemClock.now(), &event);
+        recorded.map_err(|error| disk_failure(&error, &locked.run.id))?;
+    }
+    let LockedRun { plan, run, store, lock, checkout } = locked;
+    let site = Site {
+        workspace: project.open_workspace()?,
+        logs: store.root().join("logs"),
+        about: exec_env::about(&run.id, store.root()),
+        mask: exec_env::mask(&plan, &project.environment),
+        environment: project.environment.clone(),
+        hidden: Vec::new(),
+        debug: project.debug,
+        live: run.origin.fleet,
+        grace: project.config.grace,
+        silences: project.config.silences,
+        input_bytes: project.config.input_bytes,
+        parking: Some(Arc::new(Parking::new(
+            &project.workspace,
+            project.config.back_off,
+            project.config.back_off_max,
+            true,
+        ))),
+        turns: Turns::of(&project.config),
+        program: exec_env::program(),
+        sandboxes: Sandboxes::of(&project.config, None),
+    };
+    let root = store.root().to_owned();
+    let (id, plan) = (run.id.clone(), Arc::new(plan));
+    let backups = options.backups || project.debug;
+    let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
+    let jobs = options.jobs.unwrap_or(JOBS);
+    let driven = self::drive(drive, &SystemClock, &mut report, stop, jobs);
+    let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
+    if let Some(destination) = &run.origin.archive
+        && run.status == RunStatus::Completed
+    {
+        Processed::of(project, &plan).archive(Path::new(destination), &root)?;
+    }
+    Ok(Driven { plan, run, finish, notifier, held: (lock, checkout) })
+}
+
+/// Returns the notifier that the settings describe.
+pub(crate) fn notifier(project: &Project) -> Arc<Notifier> {
+    let traces = Traces::of(&project.environment);
+    Arc::new(Notifier::new(project.config.notify.clone(), project.workspace.clone(), traces))
 }

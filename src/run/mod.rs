@@ -1,15 +1,29 @@
 //! One run and the operations on it.
 
+pub(crate) mod bead_grimoire;
 pub(crate) mod checkout;
+pub(crate) mod create;
 pub(crate) mod drive;
 pub(crate) mod edit;
+pub(crate) mod failure;
 pub(crate) mod grimoires;
+pub(crate) mod home;
 pub(crate) mod item_files;
+pub(crate) mod load;
 pub(crate) mod local;
+pub(crate) mod locked;
+pub(crate) mod log;
 pub(crate) mod notify;
 pub(crate) mod open;
+pub(crate) mod part_files;
+pub(crate) mod processed;
+pub(crate) mod project;
+pub(crate) mod record;
+pub(crate) mod request;
 pub(crate) mod retention;
 pub(crate) mod run_task;
 pub(crate) mod thread_pool;
 pub(crate) mod traces;
 pub(crate) mod webhook;
+pub(crate) mod wording;
+pub(crate) mod workflow_file;

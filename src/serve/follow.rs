@@ -10,8 +10,7 @@ use crate::agent::{self, Kind};
 use crate::base::ids::RunId;
 use crate::engine::run::Address;
 use crate::report::html::printed;
-use crate::view::excerpt;
-use crate::view::{Standing, StepShown};
+use crate::view::{Standing, StepShown, excerpt};
 
 /// Maximum silence of a stream. A closed connection is detected by then.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -100,7 +99,7 @@ fn send(
     all: bool,
     to: &mut impl Write,
 ) -> io::Result<bool> {
-    let root = house.around.state_dir.join(log.id.as_str());
+    let root = house.invocation.state_dir.join(log.id.as_str());
     let Ok(file) = excerpt::open(&root, &format!("logs/{}.{}", log.name, stream.kind)) else {
         return Ok(false);
     };
@@ -132,7 +131,7 @@ fn send(
 /// Sends the whole output of a step whose log file is gone: short output is stored in the state of
 /// the run instead.
 fn send_short(house: &House, log: &Log, out: &Stream, to: &mut impl Write) -> io::Result<()> {
-    let root = house.around.state_dir.join(log.id.as_str());
+    let root = house.invocation.state_dir.join(log.id.as_str());
     if excerpt::open(&root, &format!("logs/{}.stdout", log.name)).is_ok() || out.agent.is_some() {
         return Ok(());
     }

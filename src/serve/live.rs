@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::{Bell, Hints};
 use crate::queue::Layout;
+use crate::run::project::runs_in;
 use crate::store::{JOURNAL, STATE};
-use crate::view::runs_in;
 
 /// Poll interval, for changes without a notification (for example from another machine).
 const LOOK: Duration = Duration::from_secs(2);

@@ -6,10 +6,8 @@ use std::fmt::Display;
 
 use crate::base::ids::shown;
 use crate::base::time::Time;
-use crate::report::Report;
 use crate::report::html::{Html, part};
-use crate::report::page;
-use crate::report::parts;
+use crate::report::{Report, page, parts};
 use crate::view::excerpt::Excerpt;
 use crate::view::progress::whole_seconds;
 use crate::view::rows::{busy, inbox_row, run_time};

@@ -15,25 +15,23 @@ use crate::agent::Stream;
 use crate::attempt::parking;
 use crate::base::ids::{RunId, shown};
 use crate::base::program_name::ORCHESTRATE;
-use crate::cli::Failure;
 use crate::cli::act::{Came, Deed, Hands, Question};
-use crate::cli::common;
-use crate::cli::common::Surroundings;
-use crate::cli::show::{self, document};
+use crate::cli::invocation::Invocation;
 use crate::cli::status::Overview;
 use crate::disk::fs::OnVolume as _;
 use crate::engine::run::Address;
 use crate::report::html::part;
 use crate::report::{self, Amount};
+use crate::run::failure::{Class, Failure};
 use crate::view::excerpt::{Excerpt, Room};
-use crate::view::{Board, Lookup, printed};
+use crate::view::{Board, Lookup, document, printed};
 
 /// Maximum number of runs and tasks on a page.
 const RUNS: usize = 50;
 const TASKS: usize = 50;
 
 pub(crate) struct House {
-    pub around: Surroundings,
+    pub invocation: Invocation,
     pub access: Access,
     pub live: Arc<Live>,
     pub hands: Hands,
@@ -63,9 +61,9 @@ impl No {
 
 impl From<Failure> for No {
     fn from(failure: Failure) -> No {
-        let status = match failure.code {
-            2 => 404,
-            5 => 409,
+        let status = match failure.class {
+            Class::Invalid => 404,
+            Class::Owned => 409,
             _ => 500,
         };
         No { status, message: failure.message().to_owned() }
@@ -81,11 +79,11 @@ impl From<std::io::Error> for No {
 impl House {
     /// Reads the current board.
     pub(crate) fn board(&self) -> Result<Board, Failure> {
-        show::board(&self.around, show::queue_if_any(&self.around)?)
+        Board::scan(&self.invocation, self.invocation.queue_if_any()?)
     }
 
     fn act(&self, deed: &Deed) -> std::io::Result<Came> {
-        self.hands.act(&self.around, deed)
+        self.hands.act(&self.invocation, deed)
     }
 
     /// Returns true if the request is authenticated.
@@ -156,13 +154,13 @@ impl House {
         waiting: usize,
         page: impl FnOnce(&Frame) -> String,
     ) -> String {
-        let workspace = self.around.workspace.display().to_string();
+        let workspace = self.invocation.workspace.display().to_string();
         page(&Frame { title, here, waiting, word, workspace: &workspace })
     }
 
     /// Resolves a run by its id, a prefix of its id, or `latest`.
     fn run_id(&self, board: &Board, name: &str) -> Result<RunId, No> {
-        let id = common::find_run(&self.around, name).ok().map(|(id, _)| id);
+        let id = self.invocation.find_run(name).ok().map(|(id, _)| id);
         let id = id.filter(|id| board.run_root(id).is_present_dir());
         id.ok_or_else(|| No::found(&format!("run `{name}`")))
     }
@@ -209,7 +207,8 @@ impl House {
                 self.frame("Workers", "/workers", word, waiting, |frame| frame.workers(&workers))
             }
             ["enqueue"] => {
-                let mut agents: Vec<String> = self.around.config.agents().keys().cloned().collect();
+                let mut agents: Vec<String> =
+                    self.invocation.config.agents().keys().cloned().collect();
                 agents.extend(board.inboxes()?.into_iter().map(|inbox| inbox.agent));
                 agents.retain(|agent| agent != crate::attempt::documents::COORDINATOR);
                 agents.sort();
@@ -299,7 +298,7 @@ impl House {
     fn task_page(&self, board: &Board, id: &str, word: &str) -> Result<String, No> {
         let found = find(board, id)?;
         let view = board.task(&found)?;
-        let queue = show::need_queue(&self.around)?;
+        let queue = self.invocation.need_queue()?;
         let task = queue.read(&found.place, &found.batch)?;
         let mut texts = Vec::new();
         if let Some(task) = task {

@@ -7,9 +7,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::panels::{self, Row};
-use super::screens;
 use super::state::{Asking, PANELS, Panel, Screen, State};
-use super::{Seen, Wish};
+use super::{Seen, Wish, screens};
 use crate::base::ids::shown;
 use crate::base::text::{cut, fit, style_of, width};
 use crate::cli::act::{Deed, Question};

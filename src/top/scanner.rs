@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use super::{Screen, Seen};
 use crate::attempt::parking;
 use crate::base::ids::RunId;
-use crate::cli::common::{self, Surroundings};
+use crate::cli::invocation::Invocation;
 use crate::cli::logs::Reader;
-use crate::cli::{Failure, show};
 use crate::disk::fs::OnVolume as _;
 use crate::disk::hint::{Bell, Hints};
 use crate::queue::Queue;
+use crate::run::failure::Failure;
+use crate::run::project::unreadable_queue;
 use crate::view::{Board, Memory, RunView, Standing};
 
 /// Minimum interval between scans, and its maximum while a run is active and while none is.
@@ -39,7 +40,7 @@ pub(crate) struct Looker {
 
 impl Looker {
     /// Starts to scan. Calls `tell` with each result.
-    pub(crate) fn start(around: Surroundings, tell: impl Fn(Seen) + Send + 'static) -> Looker {
+    pub(crate) fn start(invocation: Invocation, tell: impl Fn(Seen) + Send + 'static) -> Looker {
         let looker = Looker {
             bell: Arc::default(),
             wanted: Arc::new(Mutex::new(Screen::Board)),
@@ -48,7 +49,7 @@ impl Looker {
         let (bell, wanted, over) =
             (looker.bell.clone(), looker.wanted.clone(), looker.over.clone());
         std::thread::spawn(move || {
-            let mut eyes = Eyes::new(around, bell.clone());
+            let mut eyes = Eyes::new(invocation, bell.clone());
             while !over.load(Ordering::SeqCst) {
                 let (heard, began) = (bell.rings(), Instant::now());
                 let screen = wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -82,7 +83,7 @@ impl Drop for Looker {
 
 /// State that is kept between scans.
 pub(crate) struct Eyes {
-    around: Surroundings,
+    invocation: Invocation,
     memory: Arc<Memory>,
     queue: Option<Arc<Queue>>,
     hints: Hints,
@@ -100,9 +101,9 @@ struct Tail {
 }
 
 impl Eyes {
-    pub(crate) fn new(around: Surroundings, bell: Arc<Bell>) -> Eyes {
+    pub(crate) fn new(invocation: Invocation, bell: Arc<Bell>) -> Eyes {
         Eyes {
-            around,
+            invocation,
             memory: Arc::default(),
             queue: None,
             hints: Hints::new(move |_, _| bell.ring()),
@@ -113,7 +114,7 @@ impl Eyes {
 
     /// Performs one scan: the board, and the contents of `screen`.
     pub(crate) fn look(&mut self, screen: &Screen) -> Seen {
-        let place = self.around.workspace.file_name().unwrap_or_default();
+        let place = self.invocation.workspace.file_name().unwrap_or_default();
         let place = place.to_string_lossy().into_owned();
         match self.try_look(screen) {
             Ok(seen) => Seen { place, ..seen },
@@ -126,10 +127,10 @@ impl Eyes {
 
     fn try_look(&mut self, screen: &Screen) -> Result<Seen, Failure> {
         if self.queue.is_none() {
-            self.queue = show::queue_if_any(&self.around)?;
+            self.queue = self.invocation.queue_if_any()?;
         }
         let board = self.board()?;
-        let failed = |error: std::io::Error| show::unreadable(&error);
+        let failed = |error: std::io::Error| unreadable_queue(&error);
         let ids = board.run_ids();
         let runs: Vec<RunView> = ids.iter().map(|id| board.run(id)).collect();
         let open = ids.iter().zip(&runs).filter(|(_, run)| !run.state.is_over());
@@ -163,16 +164,12 @@ impl Eyes {
     }
 
     fn board(&self) -> Result<Board, Failure> {
-        let workspace = common::open_workspace(&self.around)?;
-        let (dir, queue) = (&self.around.state_dir, self.queue.clone());
-        let config = self.around.config.clone();
-        Board::look_again(workspace, dir, queue, config, &self.memory)
-            .map_err(|error| show::unreadable(&error))
+        Board::scan_again(&self.invocation, self.queue.clone(), &self.memory)
     }
 
     /// Watches the directories where changes are expected.
     fn watch(&mut self, board: &Board, open: &[&RunId]) {
-        let mut dirs = vec![self.around.state_dir.clone()];
+        let mut dirs = vec![self.invocation.state_dir.clone()];
         dirs.extend(open.iter().take(WATCHED).map(|id| board.run_root(id)));
         if let Some(queue) = &self.queue {
             let layout = &queue.layout;

@@ -7,9 +7,8 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
 use super::draw::{Look, list};
-use super::panels;
 use super::state::{Panel, Screen, State};
-use super::{Gate, RunDetail, Seen};
+use super::{Gate, RunDetail, Seen, panels};
 use crate::base::ids::counted;
 use crate::base::text::{cut, printed, wrap};
 use crate::view;

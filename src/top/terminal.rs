@@ -20,7 +20,7 @@ use ratatui::crossterm::terminal::{
 };
 use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
 
-use crate::view::log;
+use crate::run::log;
 
 /// Wakes the thread that waits for keys.
 #[derive(Clone)]

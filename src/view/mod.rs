@@ -9,9 +9,7 @@
 
 pub(crate) mod excerpt;
 mod gates;
-mod home;
 mod last;
-pub(crate) mod log;
 mod members;
 mod memory;
 pub(crate) mod metrics;
@@ -26,13 +24,13 @@ mod tried;
 mod turns;
 mod why;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::parking::{self, Cause, ParkedView};
@@ -45,13 +43,13 @@ use crate::fleet::worker::own_target;
 use crate::free_task::intake::moved_aside;
 use crate::free_task::parse::made_at;
 use crate::queue::{End, Layout, Place, Queue, TurnHolder};
+use crate::run::failure::Failure;
+use crate::run::project::{Project, runs_in, unreadable_queue};
 use crate::run::run_task;
 use crate::settings::Config;
-use crate::store;
 use crate::workspace::Workspace;
 
 pub(crate) use gates::{Gate, gates_in, gates_of, that_may_ask};
-pub(crate) use home::Birth;
 pub(crate) use last::last_said;
 pub(crate) use members::{Life, Members, WorkerView};
 pub(crate) use memory::Memory;
@@ -114,28 +112,22 @@ fn is_zero(count: &usize) -> bool {
 
 impl Board {
     /// Scans a workspace.
-    pub(crate) fn look(
-        workspace: Workspace,
-        state_dir: &Path,
-        queue: Option<Arc<Queue>>,
-        config: Config,
-    ) -> io::Result<Board> {
-        Board::look_again(workspace, state_dir, queue, config, &Arc::default())
+    pub(crate) fn scan(project: &Project, queue: Option<Arc<Queue>>) -> Result<Board, Failure> {
+        Board::scan_again(project, queue, &Arc::default())
     }
 
     /// Scans again; cheap if nothing has changed.
-    pub(crate) fn look_again(
-        workspace: Workspace,
-        state_dir: &Path,
+    pub(crate) fn scan_again(
+        project: &Project,
         queue: Option<Arc<Queue>>,
-        config: Config,
         memory: &Arc<Memory>,
-    ) -> io::Result<Board> {
+    ) -> Result<Board, Failure> {
+        let workspace = project.open_workspace()?;
         let mut board = Board {
             parked: parking::look(workspace.root()).unwrap_or_default(),
-            config,
+            config: project.config.clone(),
             workspace,
-            state_dir: state_dir.to_owned(),
+            state_dir: project.state_dir.clone(),
             queue,
             members: Members::default(),
             runs: HashMap::new(),
@@ -143,18 +135,22 @@ impl Board {
             turn: None,
             now: SystemClock.now(),
         };
-        if let Some(queue) = &board.queue {
-            let mut holders = BTreeSet::new();
-            for agent in queue.agents()? {
-                holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
-            }
-            board.members = Members::look(queue, holders, &board.memory)?;
-            let mut known = board.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            board.turn = queue.turn()?.holder;
-            board.runs = run_task::out_known(queue, &mut known)?;
-        }
+        board.scan_queue().map_err(|error| unreadable_queue(&error))?;
         board.now = SystemClock.now();
         Ok(board)
+    }
+
+    fn scan_queue(&mut self) -> io::Result<()> {
+        let Some(queue) = &self.queue else { return Ok(()) };
+        let mut holders = BTreeSet::new();
+        for agent in queue.agents()? {
+            holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+        }
+        self.members = Members::look(queue, holders, &self.memory)?;
+        let mut known = self.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        self.turn = queue.turn()?.holder;
+        self.runs = run_task::out_known(queue, &mut known)?;
+        Ok(())
     }
 
     pub(crate) fn workspace(&self) -> &Workspace {
@@ -242,29 +238,6 @@ fn failed_batches(queue: &Queue) -> io::Result<Vec<String>> {
     Ok(batches)
 }
 
-/// Returns the IDs of the runs in a directory, newest first. An ID contains the second; runs of the
-/// same second are ordered by the time at which their workflow was copied, which happens once, at
-/// their start.
-pub(crate) fn runs_in(dir: &Path) -> Vec<RunId> {
-    let listed = fs::read_dir(dir);
-    let entries = listed.into_iter().flatten().flatten();
-    // A file is not a run, even if its name is a run's ID.
-    let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let mut ids: Vec<RunId> =
-        dirs.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
-    ids.sort_by(|a, b| b.cmp(a));
-    let begun = |id: &RunId| {
-        let copy = dir.join(id.as_str()).join(store::DEFINITION);
-        fs::metadata(copy).and_then(|copy| copy.modified()).ok()
-    };
-    for of_one_second in ids.chunk_by_mut(|a, b| a.stamp() == b.stamp()) {
-        if of_one_second.len() > 1 {
-            of_one_second.sort_by_cached_key(|id| Reverse(begun(id)));
-        }
-    }
-    ids
-}
-
 /// Returns the first line of untrusted text, safe for display in one line: no character in it moves
 /// the cursor. Quoted text is not cut: `␤` replaces a line break in it.
 pub(crate) fn one_line(text: &str) -> String {
@@ -281,6 +254,17 @@ pub(crate) fn one_line(text: &str) -> String {
         _ => whole.lines().next().unwrap_or_default(),
     };
     line.trim_end().chars().map(|c| if c == '\n' { '␤' } else { sanitize_char(c) }).collect()
+}
+
+/// Returns one JSON document: the schema, then the fields of `body`.
+pub(crate) fn document(schema: &str, body: impl Serialize) -> Value {
+    let mut document = json!({ "schema": schema });
+    if let (Some(document), Ok(Value::Object(body))) =
+        (document.as_object_mut(), serde_json::to_value(body))
+    {
+        document.extend(body);
+    }
+    document
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, poll};
 use tracing::Level;
 
+use super::position;
 use super::stderr::{draw, erase, put};
-use super::{log, position};
 use crate::base::ansi;
 use crate::base::ids::{Attempt, StepPath, counted, shown};
 use crate::base::text::{sanitize, single_line};
@@ -16,6 +16,7 @@ use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
 use crate::exec::{Mask, Stop};
 use crate::run::drive::Report;
+use crate::run::log;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Rounds, RoundsKind};
 

@@ -6,26 +6,24 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::gates;
-use super::home::Birth;
 use super::progress::{excerpt, log_line};
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
-use super::{Board, Life, Memory, last_said, one_line};
+use super::{Board, Life, Memory, gates, last_said, one_line};
 use crate::attempt::parking::Target;
 use crate::base::ids::{Attempt, RunId, StepPath, TaskAttempt, counted};
 use crate::base::time::Time;
-use crate::disk;
 use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Origin, Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
-use crate::exec;
 use crate::queue::{Place, TurnHolder};
+use crate::run::home::Birth;
 use crate::run::{checkout, open, run_task};
 use crate::store::{self, History, lock};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Isolation, Step};
 use crate::worktree::HoldingStep;
+use crate::{disk, exec};
 
 /// Number of latest events to show.
 const EVENTS: usize = 5;

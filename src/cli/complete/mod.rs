@@ -11,8 +11,9 @@ mod names;
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::show::put;
-use super::{Cli, Common, Failure};
+use super::output::put;
+use super::{Cli, Common};
+use crate::run::failure::Failure;
 
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct CompleteArgs {

@@ -6,10 +6,10 @@ use super::{Beside, Spot, Words};
 use crate::attempt::documents::COORDINATOR;
 use crate::attempt::prompt::spell;
 use crate::base::ids::shown;
-use crate::cli::common::{self, Surroundings};
-use crate::cli::{Common, help, request, show, worktree};
+use crate::cli::invocation::Invocation;
+use crate::cli::{Common, help, worktree};
 use crate::disk::fs;
-use crate::run::grimoires;
+use crate::run::{grimoires, load, part_files};
 use crate::view::{Board, Gate, StepView, one_line};
 use crate::workflow::Configured;
 use crate::workflow::plan::{Action, PartKind};
@@ -46,7 +46,7 @@ pub(super) fn of(arg: &Arg, spot: &Spot, common: &Common) -> (Beside, Words) {
 }
 
 struct Names {
-    around: Surroundings,
+    invocation: Invocation,
     board: Board,
 }
 
@@ -55,9 +55,9 @@ impl Names {
         let given = |id: &str| spot.value(id).map(Into::into);
         let (state_dir, config) = (given("state_dir"), given("config"));
         let common = Common { state_dir, config, quiet: true, ..common.clone() };
-        let (around, _) = Surroundings::look_anyway(&common).ok()?;
-        let board = show::board(&around, show::queue_if_any(&around).ok()?).ok()?;
-        Some(Names { around, board })
+        let (invocation, _) = Invocation::read_leniently(&common).ok()?;
+        let board = Board::scan(&invocation, invocation.queue_if_any().ok()?).ok()?;
+        Some(Names { invocation, board })
     }
 
     /// Returns the completions for a value name, or `None` if the name is unknown or the values
@@ -112,14 +112,14 @@ impl Names {
     }
 
     fn nodes(&self, run: &str) -> Option<Words> {
-        let (id, _) = common::find_run(&self.around, run).ok()?;
+        let (id, _) = self.invocation.find_run(run).ok()?;
         let gates = self.board.gates_of_run(&id).ok()?;
         let word = |gate: &Gate| (gate.node.clone(), one_line(&gate.message));
         Some(gates.iter().map(word).collect())
     }
 
     fn steps(&self, run: &str) -> Option<Words> {
-        let (id, _) = common::find_run(&self.around, run).ok()?;
+        let (id, _) = self.invocation.find_run(run).ok()?;
         let detail = self.board.detail(&id).ok()?;
         let mut steps = detail.steps;
         // Include steps of finished iterations: their output can be read.
@@ -144,7 +144,7 @@ impl Names {
     }
 
     fn steps_of_file(&self, file: &str) -> Option<Words> {
-        let loaded = common::load(&self.around, file.as_ref()).ok()?;
+        let loaded = load::load(&self.invocation, file.as_ref()).ok()?;
         let steps = loaded.plan.root().steps.iter();
         Some(
             steps.map(|step| (step.name.clone(), step.agent.clone().unwrap_or_default())).collect(),
@@ -160,11 +160,11 @@ impl Names {
     }
 
     fn agents(&self) -> Words {
-        let known = self.around.config.agents().iter();
+        let known = self.invocation.config.agents().iter();
         let mut agents: Words = known
             .map(|(name, agent)| (name.clone(), agent.provider.clone().unwrap_or_default()))
             .collect();
-        let queue = show::queue_if_any(&self.around).ok().flatten();
+        let queue = self.invocation.queue_if_any().ok().flatten();
         for name in queue.and_then(|queue| queue.agents().ok()).unwrap_or_default() {
             if !agents.iter().any(|(known, _)| *known == name) {
                 agents.push((name, String::new()));
@@ -181,12 +181,12 @@ impl Names {
     }
 
     fn providers(&self) -> Words {
-        let all = self.around.config.providers().iter();
+        let all = self.invocation.config.providers().iter();
         all.map(|(name, provider)| (name.clone(), provider.adapter.name().to_owned())).collect()
     }
 
     fn commands(&self) -> Words {
-        let all = request::library(&self.around, None).all(PartKind::Command).into_iter();
+        let all = part_files::library(&self.invocation, None).all(PartKind::Command).into_iter();
         all.map(|(name, file)| (name, file.display().to_string())).collect()
     }
 
@@ -205,7 +205,7 @@ impl Names {
     /// Returns the files of some directories of the workspace, without their extensions.
     fn stems(&self, places: &[&str], endings: &[&str]) -> Words {
         let entries = places.iter().flat_map(|place| {
-            let dir = self.around.workspace.join(place);
+            let dir = self.invocation.workspace.join(place);
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(move |entry| (entry.path(), (*place).to_owned()))
         });
@@ -220,7 +220,7 @@ impl Names {
     }
 
     fn worktrees(&self) -> Option<Words> {
-        let views = Trees::open(&self.around.workspace).ok()?.views().ok()?.into_iter();
+        let views = Trees::open(&self.invocation.workspace).ok()?.views().ok()?.into_iter();
         Some(views.map(|view| (view.id.to_string(), worktree::state(&view).to_owned())).collect())
     }
 }

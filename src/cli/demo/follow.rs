@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::team::Team;
 use crate::base::ids::RunId;
-use crate::cli::common::{self, RunOptions, Surroundings};
+use crate::cli::invocation::Invocation;
+use crate::cli::run_options::{self, RunOptions};
 use crate::cli::top::Left;
 use crate::disk;
 use crate::disk::hint::{Bell, Hints, Patience};
@@ -34,9 +35,9 @@ impl Follower {
     }
 
     /// Reports events until the run is over, the user interrupts, or a member of the team has died.
-    pub(super) fn tell_all(&mut self, around: &Surroundings, team: &Team, stop: &Stop) -> Left {
-        let telling = common::telling(around, &RunOptions::default());
-        let mut report = TextReport::new(telling, around.colour(), Mask::default());
+    pub(super) fn tell_all(&mut self, invocation: &Invocation, team: &Team, stop: &Stop) -> Left {
+        let telling = run_options::telling(invocation, &RunOptions::default());
+        let mut report = TextReport::new(telling, invocation.colour(), Mask::default());
         let ringing = self.bell.clone();
         let mut hints = Hints::new(move |_, _| ringing.ring());
         hints.add(&self.root);

@@ -10,19 +10,22 @@ use std::sync::Arc;
 
 use self::follow::Follower;
 use self::team::Team;
-use super::common::{self, NewRun, Surroundings};
-use super::show::table;
-use super::signals::Signals;
+use super::output::table;
+use super::signals::{self, Signals};
 use super::top::{self, Left};
-use super::{Common, Failure, fleet, report, show, signals, submit};
+use super::{Common, report, submit};
 use crate::base::ids::RunId;
 use crate::base::program_name;
+use crate::cli::invocation::Invocation;
+use crate::cli::{failure, outcome};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::hint::Bell;
 use crate::engine::{Policy, RunStatus};
+use crate::run::create::NewRun;
+use crate::run::failure::{Class, Failure};
+use crate::run::{load, log};
 use crate::top::{Screen, State};
 use crate::view::Board;
-use crate::view::log;
 use crate::view::progress::seconds;
 use crate::view::rows::step_rows;
 use crate::view::stderr::talk;
@@ -55,69 +58,69 @@ pub(super) fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("orchestrate-demo-{}", std::process::id())),
     };
-    let mut around = Surroundings::look(common)?;
+    let mut invocation = Invocation::read(common)?;
     lay_out(&dir).map_err(|error| {
         use ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
         let misused = matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory);
-        let code = if misused { 2 } else { 1 };
-        Failure::new(code, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
+        let class = if misused { Class::Invalid } else { Class::Failed };
+        Failure::new(class, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
             .hint("name a directory that is empty or not there yet, or none")
     })?;
-    move_to(&mut around, &dir)?;
-    fleet::check_state_dir(&around)?;
-    let here = around.workspace.display();
-    around.say(format!("A small team builds a URL shortener in {here}."));
-    around.say(
+    move_to(&mut invocation, &dir)?;
+    invocation.check_state_dir()?;
+    let here = invocation.workspace.display();
+    invocation.note(format!("A small team builds a URL shortener in {here}."));
+    invocation.note(
         "Its agents answer from a script; the fleet, the files, the tests and the run are real.",
     );
     let signals = signals::listen()?;
     let bell = Arc::new(Bell::default());
-    let queue = fleet::open_queue(&around)?;
-    let team = Team::start(&around, bell.clone())
-        .map_err(|error| Failure::new(1, format!("cannot start the team: {error}")))?;
-    around.say("A coordinator and three workers have started: architect, engineer, qa.\n");
-    let loaded = common::load(&around, Path::new("workflow.yaml"))?;
+    let queue = invocation.open_queue()?;
+    let team = Team::start(&invocation, bell.clone())
+        .map_err(|error| Failure::failed(format!("cannot start the team: {error}")))?;
+    invocation.note("A coordinator and three workers have started: architect, engineer, qa.\n");
+    let loaded = load::load(&invocation, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context().clone();
-    let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
-    let (plan, run) = submit::put_out(&around, &queue, new)?;
+    let new = NewRun { fleet: true, ..NewRun::whole(&loaded, context, Policy::default()) };
+    let (plan, run) = submit::put_out(&invocation, &queue, new)?;
     // The coordinator drives the run and writes its log.
     log::keep_no_more();
-    let root = around.state_dir.join(run.id.as_str());
+    let root = invocation.state_dir.join(run.id.as_str());
     let follower = Follower::new(plan, run.id.clone(), root, bell);
-    let left = watch(&around, follower, &team, &signals)?;
+    let left = watch(&invocation, follower, &team, &signals)?;
     let died = team.died();
     drop(team);
-    let board = show::board(&around, Some(queue))?;
-    tell(&around, &board, &run.id, left, died, signals.code())
+    let board = Board::scan(&invocation, Some(queue))?;
+    tell(&invocation, &board, &run.id, left, died, signals.code())
 }
 
 /// Changes to the demo's directory and uses it as the workspace, whatever the environment sets.
-fn move_to(around: &mut Surroundings, dir: &Path) -> Result<(), Failure> {
-    let cannot = |error| Failure::new(1, format!("cannot work in `{}`: {error}", dir.display()));
+fn move_to(invocation: &mut Invocation, dir: &Path) -> Result<(), Failure> {
+    let cannot = |error| Failure::failed(format!("cannot work in `{}`: {error}", dir.display()));
     std::env::set_current_dir(dir).map_err(cannot)?;
-    around.workspace = std::env::current_dir().map_err(cannot)?;
-    let state_dir = around.common.state_dir.clone();
+    invocation.workspace = std::env::current_dir().map_err(cannot)?;
+    let state_dir = invocation.common.state_dir.clone();
     let state_dir = state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
-    around.state_dir = resolved(&around.workspace, &state_dir);
+    invocation.state_dir = resolved(&invocation.workspace, &state_dir);
     Ok(())
 }
 
 /// Shows the run until it is over, the user leaves, or a member of the team has died: on a terminal
 /// like `top`, elsewhere line by line.
 fn watch(
-    around: &Surroundings,
+    invocation: &Invocation,
     mut follower: Follower,
     team: &Team,
     signals: &Signals,
 ) -> Result<Left, Failure> {
-    let screen = top::is_fit(around) && crate::top::terminal::has_room();
-    if around.common.quiet || around.common.json || !screen {
-        return Ok(follower.tell_all(around, team, &signals.stop));
+    let screen = top::is_fit(invocation) && crate::top::terminal::has_room();
+    if invocation.common.quiet || invocation.common.json || !screen {
+        return Ok(follower.tell_all(invocation, team, &signals.stop));
     }
     let run = follower.id.to_string();
     let mut state = State::default();
     state.screens.push(Screen::Run { run: run.clone() });
-    top::show(around, state, &signals.stop, &|seen| {
+    top::show(invocation, state, &signals.stop, &|seen| {
         let over = seen.runs.iter().any(|one| one.run_id == run && one.state.is_over());
         over || team.died().is_some()
     })
@@ -125,15 +128,15 @@ fn watch(
 
 /// Prints the outcome and writes the report.
 fn tell(
-    around: &Surroundings,
+    invocation: &Invocation,
     board: &Board,
     id: &RunId,
     left: Left,
     died: Option<String>,
     stopped: u8,
 ) -> Result<u8, Failure> {
-    let here = around.workspace.display();
-    let cannot = |error| Failure::new(7, format!("run {id} cannot be read: {error}"));
+    let here = invocation.workspace.display();
+    let cannot = |error| Failure::damaged(format!("run {id} cannot be read: {error}"));
     let detail = board.detail(id).map_err(cannot)?;
     let code = match detail.run.recorded {
         Some(RunStatus::Completed) => 0,
@@ -146,11 +149,11 @@ fn tell(
         Some(_) => 1,
     };
     let open = board.open(id).map_err(cannot)?;
-    let code = common::tell_outcome(around, &open.0, &open.1, code);
+    let code = outcome::tell_outcome(invocation, &open.0, &open.1, code);
     if let Some(name) = died {
-        return Err(Failure::new(1, format!("the {name} of the demo ended before its time"))
-            .hint(format!("`{here}/{}` has what it said", team::LOG))
-            .written());
+        let message = format!("the {name} of the demo ended before its time");
+        let hint = format!("`{here}/{}` has what it said", team::LOG);
+        return Ok(failure::print_text(&Failure::failed(message).hint(hint)));
     }
     if !detail.run.state.is_over() {
         talk(format_args!("everything that was started has ended; the workspace is {here}"));
@@ -158,16 +161,16 @@ fn tell(
     }
     let took = detail.run.started_at.zip(detail.run.updated_at);
     let took = took.map(|(start, end)| seconds(end.ms_since(start))).unwrap_or_default();
-    around.say(format!("\nrun {id} {} in {took}", detail.run.state.word()));
-    around.say(table(&step_rows(&detail.steps, board.now)).trim_end());
+    invocation.note(format!("\nrun {id} {} in {took}", detail.run.state.word()));
+    invocation.note(table(&step_rows(&detail.steps, board.now)).trim_end());
     if let Some(usage) = &detail.usage {
-        around.say(usage.words());
+        invocation.note(usage.words());
     }
-    let file = report::write(board, id, Some(&around.workspace.join("report.html")))?;
+    let file = report::write(board, id, Some(&invocation.workspace.join("report.html")))?;
     if code == 0 {
-        tell_what_next(around, &file);
+        tell_what_next(invocation, &file);
     } else {
-        around.say(format!("\nWhat went wrong is in {}", file.display()));
+        invocation.note(format!("\nWhat went wrong is in {}", file.display()));
     }
     Ok(code)
 }
@@ -188,10 +191,10 @@ fn lay_out(dir: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the command that starts this program: its name if `PATH` resolves to it, else its path.
-fn name_of_this(around: &Surroundings) -> String {
+fn name_of_this(invocation: &Invocation) -> String {
     const NAME: &str = "orchestrate";
     let Ok(this) = std::env::current_exe() else { return NAME.to_owned() };
-    let path = around.environment.get("PATH").cloned().unwrap_or_default();
+    let path = invocation.environment.get("PATH").cloned().unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|dir| dir.join(NAME));
     let first = found.find(|file| file.is_present_file()).and_then(|file| file.canonicalize().ok());
     match first == this.canonicalize().ok() {
@@ -200,10 +203,10 @@ fn name_of_this(around: &Surroundings) -> String {
     }
 }
 
-fn tell_what_next(around: &Surroundings, report: &Path) {
-    let (dir, enter) = (around.workspace.display(), program_name::word(&around.workspace));
-    let program = name_of_this(around);
-    around.say(format!(
+fn tell_what_next(invocation: &Invocation, report: &Path) {
+    let (dir, enter) = (invocation.workspace.display(), program_name::word(&invocation.workspace));
+    let program = name_of_this(invocation);
+    invocation.note(format!(
         "\nThe report, for a browser:  {}\n\n\
          What to look at next, in {dir}:\n\
          \x20 workflow.yaml                         who is asked for what, and when\n\

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::attempt::documents::COORDINATOR;
-use crate::cli::common::Surroundings;
+use crate::cli::invocation::Invocation;
 use crate::cli::up;
 use crate::disk::hint::Bell;
 use crate::exec::Daemon;
@@ -39,25 +39,25 @@ struct Shared {
 
 impl Team {
     /// Starts all members. `bell` rings whenever a member ends.
-    pub(super) fn start(around: &Surroundings, bell: Arc<Bell>) -> io::Result<Team> {
+    pub(super) fn start(invocation: &Invocation, bell: Arc<Bell>) -> io::Result<Team> {
         let program = std::env::current_exe()?;
-        let log = Arc::new(File::create(around.workspace.join(LOG))?);
+        let log = Arc::new(File::create(invocation.workspace.join(LOG))?);
         let shared = Arc::new(Shared { bell, ..Shared::default() });
         let mut team = Team { members: Vec::new(), shared };
         for name in [COORDINATOR].into_iter().chain(AGENTS) {
-            team.add(around, &program, name, log.clone())?;
+            team.add(invocation, &program, name, log.clone())?;
         }
         Ok(team)
     }
 
     fn add(
         &mut self,
-        around: &Surroundings,
+        invocation: &Invocation,
         program: &Path,
         name: &'static str,
         log: Arc<File>,
     ) -> io::Result<()> {
-        let arguments = up::arguments(around, name);
+        let arguments = up::arguments(invocation, name);
         let (daemon, pipe) = Daemon::start_without(program, &arguments, &ELSEWHERE)?;
         let daemon = Arc::new(daemon);
         let (watched, shared) = (daemon.clone(), self.shared.clone());

@@ -5,28 +5,27 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Failure;
-use super::common::Surroundings;
+use super::failure::Failure;
+use super::project::Project;
 use crate::base::ids::counted;
-use crate::disk;
-use crate::disk::fs;
+use crate::disk::{self, fs};
 use crate::workflow::Plan;
 
-pub(super) struct Processed<'a> {
+pub(crate) struct Processed<'a> {
     workspace: &'a Path,
     name: String,
     dir: PathBuf,
 }
 
 impl<'a> Processed<'a> {
-    pub(super) fn of(around: &'a Surroundings, plan: &Plan) -> Self {
+    pub(crate) fn of(project: &'a Project, plan: &Plan) -> Self {
         let name = plan.dirs().processed.clone();
-        Processed { workspace: &around.workspace, dir: around.workspace.join(&name), name }
+        Processed { workspace: &project.workspace, dir: project.workspace.join(&name), name }
     }
 
     /// Fails unless the directory is inside the workspace, is not the workspace itself, and does
     /// not overlap `.orchestrate`. A missing directory passes.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         let real = match self.dir.canonicalize() {
             Ok(real) => real,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -39,23 +38,23 @@ impl<'a> Processed<'a> {
                 "`{}` is not a directory inside the workspace; it is left alone",
                 self.name
             );
-            return Err(Failure::new(2, message));
+            return Err(Failure::invalid(message));
         }
         Ok(())
     }
 
     fn failed(&self, doing: &str, error: &io::Error) -> Failure {
-        Failure::new(1, format!("cannot {doing} `{}`: {error}", self.name))
+        Failure::failed(format!("cannot {doing} `{}`: {error}", self.name))
     }
 
     /// Describes the effect of [`clean`](Self::clean).
-    pub(super) fn would_clean(&self) -> String {
+    pub(crate) fn would_clean(&self) -> String {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().count();
         format!("first empty `{}`, which has {entries} in it", self.name)
     }
 
     /// Describes the effect of [`archive`](Self::archive).
-    pub(super) fn would_archive(&self, destination: &Path) -> String {
+    pub(crate) fn would_archive(&self, destination: &Path) -> String {
         match destination.as_os_str().is_empty() {
             true => format!("pack `{}` into `processed.zip` of the run after success", self.name),
             false => format!("pack `{}` into `{}` after success", self.name, destination.display()),
@@ -63,7 +62,7 @@ impl<'a> Processed<'a> {
     }
 
     /// Empties the directory. Does nothing if it is missing.
-    pub(super) fn clean(&self) -> Result<(), Failure> {
+    pub(crate) fn clean(&self) -> Result<(), Failure> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -84,7 +83,7 @@ impl<'a> Processed<'a> {
 
     /// Fails if the archive would be inside the directory it archives, or if its path is not a
     /// regular file.
-    pub(super) fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
+    pub(crate) fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
         self.check()?;
         if destination.as_os_str().is_empty() {
             return Ok(());
@@ -92,7 +91,7 @@ impl<'a> Processed<'a> {
         let target = self.workspace.join(destination);
         let parent = target.parent().unwrap_or(self.workspace);
         let parent = parent.canonicalize().map_err(|error| {
-            Failure::new(2, format!("the archive's directory `{}`: {error}", parent.display()))
+            Failure::invalid(format!("the archive's directory `{}`: {error}", parent.display()))
         })?;
         let inside = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
         if parent.starts_with(inside) {
@@ -101,23 +100,23 @@ impl<'a> Processed<'a> {
                 destination.display(),
                 self.name
             );
-            return Err(Failure::new(2, message));
+            return Err(Failure::invalid(message));
         }
         if disk::where_to(&target).and_then(fs::metadata).is_ok_and(|kind| !kind.is_file()) {
             let message = format!("the archive `{}` is no regular file", destination.display());
-            return Err(Failure::new(2, message).hint("name another file"));
+            return Err(Failure::invalid(message).hint("name another file"));
         }
         Ok(())
     }
 
     /// Writes the archive atomically: to a temporary file, which is then renamed.
-    pub(super) fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
+    pub(crate) fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
         let target = match destination.as_os_str().is_empty() {
             true => run_root.join("processed.zip"),
             false => self.workspace.join(destination),
         };
         let failed = |error: &dyn std::fmt::Display| {
-            Failure::new(1, format!("cannot write the archive `{}`: {error}", target.display()))
+            Failure::failed(format!("cannot write the archive `{}`: {error}", target.display()))
         };
         let target = disk::where_to(&target).map_err(|error| failed(&error))?;
         let temporary = target.with_extension("zip.tmp");

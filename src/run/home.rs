@@ -4,8 +4,12 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::failure::Failure;
+use super::project::Project;
+use crate::base::ids::RunId;
 use crate::disk::fs;
 use crate::engine::Origin;
+use crate::store;
 
 /// A run's record of the place where it was started.
 pub(crate) struct Birth {
@@ -44,4 +48,20 @@ impl Birth {
 fn is_same(one: &Path, other: &Path) -> bool {
     let which = |path: &Path| fs::metadata(path).ok().map(|known| (known.dev(), known.ino()));
     one == other || which(one).is_some_and(|one| Some(one) == which(other))
+}
+
+/// Returns the workspace of a run if it is not this one.
+pub(crate) fn elsewhere(project: &Project, root: &Path) -> Option<PathBuf> {
+    Birth::of(&store::origin(root)?).elsewhere(&project.workspace, root)
+}
+
+/// Refuses to change a run from a workspace other than its own.
+pub(crate) fn check(project: &Project, id: &RunId, root: &Path) -> Result<(), Failure> {
+    let Some(home) = elsewhere(project, root) else { return Ok(()) };
+    let (home, here) = (home.display(), project.workspace.display());
+    let message = format!("run {id} is of the workspace `{home}`, and this is `{here}`");
+    Err(Failure::invalid(message).hint(format!(
+        "`cd {home}` first, or set ORCHESTRATE_WORKSPACE to it; if it was moved, a link where it \
+         was will do"
+    )))
 }

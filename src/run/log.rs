@@ -16,7 +16,6 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::stderr::talk;
 use crate::base::text::single_line;
 use crate::base::time::{Clock, SystemClock};
 use crate::exec::Mask;
@@ -84,11 +83,13 @@ pub(crate) fn keep_of_no_more(id: &str) {
 struct Lines {
     shown: Level,
     kept: Level,
+    print: fn(&str),
 }
 
-/// Sets the levels for this process; only the first call counts.
-pub(crate) fn set_up(shown: Level, kept: Level) {
-    let _ = tracing_subscriber::registry().with(Lines { shown, kept }).try_init();
+/// Sets the levels for this process, and the function that prints a line; only the first call
+/// counts.
+pub(crate) fn set_up(shown: Level, kept: Level, print: fn(&str)) {
+    let _ = tracing_subscriber::registry().with(Lines { shown, kept, print }).try_init();
 }
 
 /// Suppresses printing while a full-screen view is active. Lines are still written to logs.
@@ -165,7 +166,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
             // A process that drives many runs names the run.
             let run = run.filter(|run| !line.0.contains(run.as_str()));
             let run = run.map(|run| format!("run {run}: ")).unwrap_or_default();
-            talk(format_args!("{label}{run}{}", line.0));
+            (self.print)(&format!("{label}{run}{}", line.0));
         }
     }
 }
