@@ -1,6 +1,6 @@
 //! Answers that repeat the prompt: a command line tool may print its prompt, and a prompt contains
-//! what an answer has to contain: an example of the block at its end, a schema, the signal that ends
-//! a loop. What an answer repeats from its prompt is not the agent's own.
+//! what an answer has to contain: an example of the block at its end, a schema, the signal that
+//! ends a loop. Text that an answer repeats from its prompt is not the agent's own.
 
 use std::borrow::Cow;
 

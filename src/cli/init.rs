@@ -76,7 +76,7 @@ pub(super) fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     };
     make_dir(dir).map_err(|error| cannot(dir, &error))?;
     // Check before creating anything: half a workspace is useless.
-    let in_the_way = |path: &PathBuf| fs::symlink_metadata(&path).is_ok() && !path.is_present_dir();
+    let in_the_way = |path: &PathBuf| fs::symlink_metadata(path).is_ok() && !path.is_present_dir();
     let wanted = ["inbox", ".orchestrate"].iter().chain(&INBOXES).map(|name| dir.join(name));
     if let Some(path) = wanted.into_iter().find(in_the_way) {
         let message =

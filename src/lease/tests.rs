@@ -51,7 +51,7 @@ struct StillHost {
     now_ms: AtomicU64,
     began: Instant,
     /// Called with the time, whenever it passes.
-    tick: Box<dyn Fn(u64)>,
+    tick: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl Simulated for StillHost {
@@ -95,7 +95,7 @@ impl Simulated for StillHost {
 }
 
 /// Runs `test` on a still machine. Returns the simulated time that passed.
-fn on_still_host(tick: impl Fn(u64) + 'static, test: impl FnOnce()) -> Duration {
+fn on_still_host(tick: impl Fn(u64) + Send + Sync + 'static, test: impl FnOnce()) -> Duration {
     let (now_ms, began) = (AtomicU64::new(0), Instant::now());
     let still = Arc::new(StillHost { now_ms, began, tick: Box::new(tick) });
     host::enter(Some(still.clone()));

@@ -2,8 +2,8 @@
 //!
 //! A local run has the turn while its process holds the lock of the checkout. A run of a fleet has
 //! the turn through a file of the queue ([`crate::queue::checkout_token`]) until it ends or waits
-//! only for users. The turn survives its coordinator: the run's steps continue while no coordinator drives
-//! it. The coordinator that drives the run also holds the lock, so that local runs see it.
+//! only for users. The turn survives its coordinator: the run's steps continue while no coordinator
+//! drives it. The coordinator that drives the run also holds the lock, so that local runs see it.
 //!
 //! **Invariant:** a run of a fleet is driven by the coordinator that moved the turn to the attempt
 //! of its own claim. A coordinator that still drives the run therefore cannot lose the turn

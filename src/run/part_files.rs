@@ -51,7 +51,7 @@ pub(crate) fn read(
                             "{}a node before it may write the file; without it, the node fails",
                             near.unwrap_or_default()
                         );
-                        reason.as_warning().hint(hint)
+                        reason.into_warning().hint(hint)
                     }
                     false => reason,
                 });

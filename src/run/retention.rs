@@ -355,7 +355,7 @@ fn is_held(kept: &Path) -> bool {
 /// Returns the modification time of a file, by the clock of its volume. It decides only if the file
 /// is worth keeping.
 fn written(path: &Path) -> Option<Time> {
-    let at = fs::symlink_metadata(&path).ok()?.modified().ok()?;
+    let at = fs::symlink_metadata(path).ok()?.modified().ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Some(Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
 }

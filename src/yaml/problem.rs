@@ -76,7 +76,7 @@ impl Problem {
     }
 
     /// Returns the same problem as a warning.
-    pub(crate) fn as_warning(self) -> Self {
+    pub(crate) fn into_warning(self) -> Self {
         Problem { severity: Severity::Warning, ..self }
     }
 

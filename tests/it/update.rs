@@ -212,10 +212,12 @@ fn align(wanted: &[&str], found: &[&str], extent: Extent) -> Vec<String> {
             if i == rows && j == columns {
                 offer(0, Step::End);
             }
-            if i < rows && j < columns && !any(wanted[i]) {
-                if let Some(cost) = pair(wanted[i], found[j]) {
-                    offer(cost + costs[i + 1][j + 1].0, Step::Pair);
-                }
+            if i < rows
+                && j < columns
+                && !any(wanted[i])
+                && let Some(cost) = pair(wanted[i], found[j])
+            {
+                offer(cost + costs[i + 1][j + 1].0, Step::Pair);
             }
             if i < rows {
                 let cost = if any(wanted[i]) { 0 } else { UNPAIRED };

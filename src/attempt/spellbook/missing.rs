@@ -43,7 +43,7 @@ pub(crate) fn missing(plan: &Plan, pages: &[Page], beads: &Beads, given: &Given)
 pub(crate) fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let told = |Lack { sure, problem }: Lack| match sure {
         Sure::Always => Some(problem),
-        Sure::UnlessGiven => Some(problem.as_warning()),
+        Sure::UnlessGiven => Some(problem.into_warning()),
         Sure::Doubt => None,
     };
     look(plan, pages, beads, None).into_iter().filter_map(told).collect()
@@ -351,7 +351,7 @@ fn told(at: At, path: &[String], why: &Why, place: Fault) -> Lack {
         }
     };
     let problem = Problem::from(&Fault { message, hint: Some(hint), ..place });
-    Lack { sure, problem: if sure == Sure::Doubt { problem.as_warning() } else { problem } }
+    Lack { sure, problem: if sure == Sure::Doubt { problem.into_warning() } else { problem } }
 }
 
 /// Fields of a script's result.

@@ -436,7 +436,7 @@ impl Coordinator {
         if recovered.is_ok() {
             self.dead.clear();
         }
-        let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
+        let scanned = recovered.and_then(|_| intake.scan(&self.setup.queue, COORDINATOR));
         self.next_intake = match scanned {
             Ok(scanned) => {
                 for (name, reason) in &scanned.refused {

@@ -34,7 +34,7 @@ impl Shop {
             tracing::warn!("cannot go on with what others took in: {error}");
             self.dead().extend(dead);
         }
-        match intake.scan(&*self.setup.queue, &self.setup.agent) {
+        match intake.scan(&self.setup.queue, &self.setup.agent) {
             Ok(scanned) => {
                 for (name, reason) in &scanned.refused {
                     self.audience.note(&format!("`{name}` is no task: {reason}"));

@@ -180,7 +180,7 @@ impl Shop {
         let done = Done { task, id: &claim.name.task.id, agent, apart, left, asked };
         let concluded = result::conclude(done, record, &doing.logs[0], config, workspace);
         let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
-        result::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
+        result::put_out(queue, &concluded.follow_ups.tasks, limit, attempt)?;
         let members = concluded.members();
         if let Some(warning) = &concluded.record.warning {
             tracing::warn!("task {}: {warning}", claim.name.task.id);

@@ -92,7 +92,7 @@ impl Bundle {
         let text = String::from_utf8_lossy(&bytes);
         match file.extension().and_then(|end| end.to_str()) {
             Some("jsonl") => {
-                let entries = text.lines().map(|line| serde_json::from_str::<Value>(line));
+                let entries = text.lines().map(serde_json::from_str::<Value>);
                 let kept = entries.map(|entry| match entry {
                     Ok(entry) => format!("{}\n", allowlist::filter(&entry)),
                     Err(_) => "\"(not JSON)\"\n".to_owned(),

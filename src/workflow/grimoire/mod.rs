@@ -341,7 +341,7 @@ fn check_values(fields: &Fields, script: &Spell) {
         let problem = Problem::from(&Fault { message, ..fault }).hint(hint);
         fields.findings.add(match fix {
             Some(_) => problem,
-            None => problem.as_warning().lint(lint::SHELL_VALUE),
+            None => problem.into_warning().lint(lint::SHELL_VALUE),
         });
     }
 }

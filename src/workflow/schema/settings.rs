@@ -19,7 +19,7 @@ pub(super) const SANDBOX_SHAPE: Shape = Either(&[OneOf(LEVELS), Map(&SANDBOX)]);
 const OCCASIONS: &[&str] = &["paused", "failed", "blocked", "completed", "cancelled"];
 const COUNT: u64 = u32::MAX as u64;
 
-pub(crate) static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
+pub(crate) static TOP: Table = Table::new("config", "Settings. A missing key keeps its value.", &[
     field(
         "providers",
         Maybe(&Keyed(NAME, &Map(&PROVIDER_SETTING))),

@@ -121,7 +121,8 @@ pub(super) fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
         let (name, rest) = (program(word), &argv[number + 1..]);
         if let Some(letter) = run_option(name) {
             let has_letter = |word: &String| has_option(word, letter);
-            let Some(option) = rest.iter().position(has_letter) else { continue };
+            let options = if SHELLS.contains(&name) { options_of_shell(rest) } else { rest.len() };
+            let Some(option) = rest[..options].iter().position(has_letter) else { continue };
             let is_option = |word: &&String| word.starts_with('-');
             let script = option + rest[option..].iter().take_while(is_option).count();
             return vec![(number + 1 + script, name.to_owned())];
@@ -133,6 +134,19 @@ pub(super) fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
         }
     }
     Vec::new()
+}
+
+/// Returns the number of words before the first operand of a shell: what follows that is data.
+fn options_of_shell(words: &[String]) -> usize {
+    let mut at = 0;
+    while let Some(word) = words.get(at).filter(|word| word.starts_with(['-', '+'])) {
+        let takes_next = match word.strip_prefix("--") {
+            Some(name) => ["rcfile", "init-file"].contains(&name),
+            None => word.ends_with(['o', 'O']),
+        };
+        at += 1 + usize::from(takes_next);
+    }
+    at.min(words.len())
 }
 
 /// Returns the part of a script that a command runs as a script of its own, if values may be in it.
