@@ -1,4 +1,4 @@
-//! Traces, told to a collector on this machine: `cargo test --features otlp --test it traces`.
+//! Traces that runs send to a collector on this machine.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -21,20 +21,18 @@ steps:
 "#;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    if !cfg!(feature = "otlp") {
-        return vec![trial("traces: a program without them tells nobody", silent)];
-    }
     vec![
-        trial("traces: a run is one trace, an attempt one span", told),
-        trial("traces: a run of a fleet tells its agents", fleet),
-        trial("traces: a collector that is gone, slow or angry stops nothing", unwell),
+        trial("traces: a run is one trace, an attempt one span", one_trace),
+        trial("traces: a span of a fleet names its agent", fleet),
+        trial("traces: a collector that is gone, slow, or failing fails no run", failing),
+        trial("traces: a disabled SDK sends nothing", disabled),
     ]
 }
 
-/// What a collector was sent: the headers and the document of each request.
+/// The headers and the document of each request that a collector received.
 type Requests = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A collector that answers everything in the same way.
+/// Starts a collector that gives each request the same answer.
 fn collector(answer: &'static str) -> (String, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -72,8 +70,8 @@ fn take(stream: TcpStream, answer: &str) -> Option<(String, Value)> {
     Some((head, serde_json::from_slice(&body).expect("JSON")))
 }
 
-const THANKS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
-const ANGRY: &str = "HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const SUCCESS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+const FAILURE: &str = "HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 fn world() -> World {
     let world = World::with(WORKFLOW);
@@ -90,7 +88,7 @@ fn run(world: &World, arguments: &[&str], url: &str) -> crate::world::Outcome {
     world.spawn(&mut command).wait()
 }
 
-/// The value of an attribute, whatever its type.
+/// Returns the value of an attribute of any type.
 fn attribute<'a>(of: &'a Value, key: &str) -> Option<&'a Value> {
     let all = of["attributes"].as_array().expect("attributes");
     let found = all.iter().find(|attribute| attribute["key"] == key)?;
@@ -108,7 +106,7 @@ fn attribute<'a>(of: &'a Value, key: &str) -> Option<&'a Value> {
     Some(value)
 }
 
-/// The spans of a request, each proved to be of the shape that OTLP has.
+/// Returns the spans of a request after checking that each has the shape of OTLP.
 fn spans(request: &Value) -> Vec<Value> {
     let resource = &request["resourceSpans"][0];
     assert_eq!(attribute(&resource["resource"], "service.name"), Some(&"orchestrate".into()));
@@ -137,9 +135,9 @@ fn spans(request: &Value) -> Vec<Value> {
     spans
 }
 
-fn told() {
+fn one_trace() {
     let world = world();
-    let (url, requests) = collector(THANKS);
+    let (url, requests) = collector(SUCCESS);
     run(&world, &["--quiet", "run", "w.yaml"], &url).exits(1);
     let requests = requests.lock().unwrap().clone();
     let [(head, body)] = requests.as_slice() else { panic!("one request: {requests:?}") };
@@ -172,7 +170,7 @@ fn fleet() {
     let world = World::with(
         "version: \"1.1\"\nsteps: [{ name: A, agent: engineer, command: [\"true\"] }]\n",
     );
-    let (url, requests) = collector(THANKS);
+    let (url, requests) = collector(SUCCESS);
     let worker = world.start(&["worker", "engineer"]);
     until("it serves", || worker.stderr().contains("serves inbox"));
     run(&world, &["--quiet", "run", "--fleet", "w.yaml"], &url).exits(0);
@@ -183,13 +181,13 @@ fn fleet() {
     assert_eq!(attribute(&spans[1], "orchestrate.status"), Some(&"completed".into()));
 }
 
-fn unwell() {
+fn failing() {
     let world = world();
     let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     run(&world, &["run", "w.yaml"], &format!("http://{gone}")).exits(1).says("the trace of run");
-    let (url, _) = collector(ANGRY);
+    let (url, _) = collector(FAILURE);
     run(&world, &["run", "w.yaml"], &url).exits(1).says("could not be sent");
-    // One that takes what is sent and never answers.
+    // A collector that accepts the connection and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", silent.local_addr().expect("an address"));
     let mut command = world.orchestrate(&["run", "w.yaml"]);
@@ -199,9 +197,11 @@ fn unwell() {
     assert!(began.elapsed() < Duration::from_secs(40), "its time is limited");
 }
 
-fn silent() {
+fn disabled() {
     let world = world();
-    let (url, requests) = collector(THANKS);
-    run(&world, &["--quiet", "run", "w.yaml"], &url).exits(1);
+    let (url, requests) = collector(SUCCESS);
+    let mut command = world.orchestrate(&["--quiet", "run", "w.yaml"]);
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", url).env("OTEL_SDK_DISABLED", "true");
+    world.spawn(&mut command).wait().exits(1);
     assert!(requests.lock().unwrap().is_empty());
 }

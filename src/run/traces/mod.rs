@@ -1,5 +1,5 @@
-//! Traces: sends the events of an ended run to a collector, if the program was built with the
-//! feature `otlp` and its environment names a collector.
+//! Traces: sends the events of an ended run to an OpenTelemetry collector, if the environment names
+//! one.
 //!
 //! A trace is built from the journal, so it is complete: it includes the time before the current
 //! process resumed the run. Its IDs derive from the run's ID, so sending it twice gives the same
@@ -8,9 +8,7 @@
 //! **Invariant:** no run waits for a trace or fails because of one. A trace that cannot be sent is
 //! only logged.
 
-#[cfg(feature = "otlp")]
 mod otlp;
-#[cfg(feature = "otlp")]
 mod settings;
 
 use std::collections::BTreeMap;
@@ -24,23 +22,21 @@ use crate::workflow::plan::Action;
 /// The collector, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Traces {
-    #[cfg(feature = "otlp")]
     settings: Option<settings::Settings>,
 }
 
-#[cfg(feature = "otlp")]
 impl Traces {
     /// Reads the standard OpenTelemetry variables.
-    pub fn of(environment: &Environment) -> Traces {
+    pub(crate) fn of(environment: &Environment) -> Traces {
         Traces { settings: settings::Settings::of(environment) }
     }
 
-    pub fn are_wanted(&self) -> bool {
+    pub(crate) fn are_wanted(&self) -> bool {
         self.settings.is_some()
     }
 
     /// Sends the trace of an ended run. Blocks; call it on a thread that the run does not wait for.
-    pub fn tell(&self, run: &Ended, workspace: &Path) {
+    pub(crate) fn tell(&self, run: &Ended, workspace: &Path) {
         let Some(settings) = &self.settings else { return };
         if let Err(error) = otlp::tell(settings, run, workspace) {
             tracing::warn!("the trace of run {} could not be sent: {error}", run.id);
@@ -48,22 +44,7 @@ impl Traces {
     }
 }
 
-#[cfg(not(feature = "otlp"))]
-impl Traces {
-    /// Returns no collector: the program was built without the feature.
-    pub(crate) fn of(_: &Environment) -> Traces {
-        Traces::default()
-    }
-
-    pub(crate) fn are_wanted(&self) -> bool {
-        false
-    }
-
-    pub(crate) fn tell(&self, _: &Ended, _: &Path) {}
-}
-
 /// An ended run: the data that its journal does not contain.
-#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "only traces read it"))]
 pub(crate) struct Ended {
     pub id: String,
     pub workflow: String,

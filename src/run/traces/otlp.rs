@@ -27,7 +27,7 @@ const WELL: u8 = 1;
 const BADLY: u8 = 2;
 
 /// Sends the trace of a run.
-pub fn tell(settings: &Settings, run: &Ended, workspace: &Path) -> io::Result<()> {
+pub(crate) fn tell(settings: &Settings, run: &Ended, workspace: &Path) -> io::Result<()> {
     let history = History::read(&*disk::machine(), &workspace.join(&run.run_root))
         .map_err(io::Error::other)?;
     for spans in spans(run, &history.entries).chunks(SPANS) {

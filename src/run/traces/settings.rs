@@ -9,17 +9,17 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The collector and the way to reach it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    pub url: String,
-    pub headers: Vec<(String, String)>,
-    pub timeout: Duration,
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) timeout: Duration,
     /// Attributes of the sender.
-    pub resource: Vec<(String, String)>,
+    pub(crate) resource: Vec<(String, String)>,
 }
 
 impl Settings {
     /// Reads the variables. `None` if they name no collector or disable traces.
-    pub fn of(environment: &Environment) -> Option<Settings> {
+    pub(crate) fn of(environment: &Environment) -> Option<Settings> {
         let get = |key: &str| {
             let value = environment.get(key)?.to_string_lossy().trim().to_owned();
             (!value.is_empty()).then_some(value)
