@@ -127,7 +127,7 @@ fn of_attempt(
     let mut attributes = vec![
         text("orchestrate.run.id", &run.id),
         text("orchestrate.step", &step.to_string()),
-        number("orchestrate.attempt", u64::from(attempt)),
+        number("orchestrate.attempt", u64::from(attempt.number())),
     ];
     if let Some(task) = out.task {
         attributes.push(text("orchestrate.agent", &task.agent));
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attempt_is_a_span_whatever_became_of_it() {
+    fn each_attempt_is_a_span() {
         let run = Ended {
             id: "20260101T000000Z-aaaaaa".into(),
             workflow: "w.yaml".into(),
@@ -253,10 +253,10 @@ mod tests {
             Record { status: StepStatus::Completed, exit_code: Some(0), ..Record::default() };
         let refused = Record::refused(2, "no such file", Default::default());
         let events = [
-            launched("A", 1, Some(task)),
-            Event::Ended { step: "A".into(), attempt: 1, record: Box::new(well) },
-            Event::Ended { step: "B".into(), attempt: 1, record: Box::new(refused) },
-            launched("C", 1, None),
+            launched("A", Attempt::new(1), Some(task)),
+            Event::Ended { step: "A".into(), attempt: Attempt::new(1), record: Box::new(well) },
+            Event::Ended { step: "B".into(), attempt: Attempt::new(1), record: Box::new(refused) },
+            launched("C", Attempt::new(1), None),
         ];
         let entry = |(index, event): (usize, Event)| Entry {
             seq: index as u64 + 1,
