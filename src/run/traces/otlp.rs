@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::settings::Settings;
 use crate::base::digest::sha256;
-use crate::base::ids::Attempt;
+use crate::base::ids::{Attempt, StepPath};
 use crate::base::time::Time;
 use crate::disk;
 use crate::engine::{Event, Record, StepStatus, TaskRef};
@@ -133,9 +133,8 @@ fn of_attempt(
         attributes.push(text("orchestrate.agent", &task.agent));
         attributes.push(text("orchestrate.task.id", &task.id));
     }
-    let name = step.rsplit('.').next().unwrap_or(step);
     let spent = record.and_then(|record| record.usage.as_ref());
-    let provider = spent.map(|spent| &spent.provider).or_else(|| run.providers.get(name));
+    let provider = spent.map(|spent| &spent.provider).or_else(|| run.providers.get(&step.step));
     attributes.extend(provider.map(|provider| text("orchestrate.provider", provider)));
     let status = match record {
         Some(record) => {
@@ -152,7 +151,7 @@ fn of_attempt(
         }
         None => {
             attributes.push(text("orchestrate.status", "cut off"));
-            json!({ "code": BADLY, "message": "whoever executed it was gone" })
+            json!({ "code": BADLY, "message": "the process that executed it ended" })
         }
     };
     json!({
