@@ -147,6 +147,11 @@ impl Work {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
     }
 
+    /// Returns true if the prompt comes from a spell: only such a prompt may get a note.
+    pub(crate) fn is_spell(&self) -> bool {
+        self.inputs.contains_key(PROMPT)
+    }
+
     /// Returns the account, provider and program that it asks.
     pub(crate) fn target(&self) -> Target {
         let provider = self.provider.as_ref().filter(|_| self.asks);

@@ -87,7 +87,7 @@ fn another_takes_worktree_and_conversation_over() {
     assert!(world.processes().is_empty(), "nobody is left");
 }
 
-/// The same, with an answer as spells ask for it, keeping what it was told.
+/// The same, with an answer as spells ask for it. It keeps its prompts.
 const TOLD: &str = r#"cat >> ../../../told
 echo half >> work
 printf '{"type":"system","subtype":"init","session_id":"%s"}\n' "$2"
@@ -96,7 +96,7 @@ printf '{"type":"result","is_error":false,"num_turns":1,'\
 '"result":"{\\"success\\": true, \\"summary\\": \\"s\\"}"}\n'
 "#;
 
-fn the_agent_of_a_step_is_told_that_somebody_began() {
+fn the_agent_of_a_step_learns_of_an_interrupted_execution() {
     let world = repository(TOLD);
     world.write("b.yaml", "id: x\ntitle: t\n");
     world.write(
@@ -107,11 +107,12 @@ fn the_agent_of_a_step_is_told_that_somebody_began() {
     let run = world.start(&["run", "--fleet", "g.yaml", "--bead", "b.yaml"]);
     let first = world.start(&["worker", "engineer"]);
     until("the agent is at work", || world.exists(".coven/worktrees/x/work"));
-    assert!(told().contains("Do it.") && !told().contains("attempt"), "{}", told());
+    assert!(told().contains("Do it.") && !told().contains("interrupted"), "{}", told());
     let second = world.start(&["worker", "engineer"]);
     first.kill();
     until("the other's agent is told", || told().matches("Do it.").count() == 2);
-    assert_eq!(told().matches("this is attempt 2 at it").count(), 1, "{}", told());
+    let note = "An earlier execution of this task was interrupted";
+    assert_eq!(told().matches(note).count(), 1, "{}", told());
     world.write("go", "");
     run.wait();
     second.signal(nix::sys::signal::Signal::SIGTERM);
@@ -128,8 +129,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             another_takes_worktree_and_conversation_over,
         ),
         trial(
-            "takeover/the agent of a step is told that somebody began",
-            the_agent_of_a_step_is_told_that_somebody_began,
+            "takeover/the agent of a step learns of an interrupted execution",
+            the_agent_of_a_step_learns_of_an_interrupted_execution,
         ),
     ]
 }

@@ -107,6 +107,9 @@ pub(crate) struct TaskTerms {
     /// The step or free task, identical in every retry.
     pub what: String,
     pub attempt: TaskAttempt,
+    /// True if an earlier execution of this task started an agent and never ended: its worker died
+    /// or stopped it. Tasks that were returned because of a limit or a machine fault do not count.
+    pub interrupted: bool,
 }
 
 impl Terms {
@@ -164,8 +167,8 @@ pub(crate) fn run_on(
         }
     };
     let times = terms.task.as_ref().map_or(TaskAttempt::FIRST, |task| task.attempt);
-    if times > TaskAttempt::FIRST {
-        tell_of_earlier(&mut work, times);
+    if terms.task.as_ref().is_some_and(|task| task.interrupted) {
+        note_interruption(&mut work);
     }
     let mut env = environment(site, &work);
     let mut hidden: Vec<&str> =
@@ -667,22 +670,20 @@ fn hear(
     Heard { outcome, usage, returns, asked_again: false }
 }
 
-/// Adds a note about earlier attempts to the prompt, which was written for the first attempt.
-/// Prompts that authors wrote without a spell stay unchanged.
-fn tell_of_earlier(work: &mut Cow<Work>, times: TaskAttempt) {
-    let Some(prompt) = work.stdin.as_ref().filter(|_| work.inputs.contains_key(PROMPT)) else {
-        return;
-    };
-    let told = format!(
-        "Somebody began this task before you, and may have left work behind: this is attempt \
-         {times} at it. Look before you begin.\n\n"
-    );
-    let prompt = below(&told, prompt);
+/// Adds a note to the prompt that an earlier execution was interrupted. Prompts that authors wrote
+/// without a spell stay unchanged.
+fn note_interruption(work: &mut Cow<Work>) {
+    let Some(prompt) = work.stdin.as_ref().filter(|_| work.is_spell()) else { return };
+    let prompt = below(INTERRUPTED, prompt);
     let digest = sha256(&prompt.bytes());
     let work = work.to_mut();
     work.inputs.insert(PROMPT.into(), digest);
     work.stdin = Some(prompt);
 }
+
+/// Note for the agent that continues after an interrupted execution.
+const INTERRUPTED: &str = "An earlier execution of this task was interrupted and may have left \
+    partial work. Check the current state before you start.\n\n";
 
 /// Heading for a prompt that the provider would take for one of its own commands.
 const HEADING: &str = "Your task:\n\n";

@@ -107,15 +107,17 @@ impl Shop {
             None => doing.id.clone(),
         };
         let attempt = claim.name.task.attempt;
-        let terms = Terms { pass, task: Some(TaskTerms { what, attempt }) };
         let tells = work.asks && work.adapter.is_stream();
-        if tells {
+        let is_recorded = tells || work.is_spell();
+        let interrupted = is_recorded && spent::was_interrupted(&doing.logs[0], &claim);
+        let terms = Terms { pass, task: Some(TaskTerms { what, attempt, interrupted }) };
+        if is_recorded {
             spent::begin(&doing.logs[0], &claim);
         }
         let performed = perform::run_on(&terms, &site, &work, &mark, &stop);
         match performed {
             Some(performed) if performed.returns => {
-                if tells {
+                if is_recorded {
                     let in_conversation = work.session.is_some();
                     spent::keep(&doing.logs[0], &claim, &performed.record, in_conversation);
                 }

@@ -1,5 +1,5 @@
-//! Cost of executions that did not end their task. It is stored next to the logs of the work, and
-//! the worker that ends the task adds it to the result.
+//! Executions that did not end their task, and their cost. They are stored next to the logs of the
+//! work, and the worker that ends the task adds the cost to the result.
 //!
 //! **Invariant:** a line counts only for its task, and once per claim of that task. An incomplete
 //! line, which a crash leaves, does not count. An execution that started and never reported a cost
@@ -66,10 +66,30 @@ fn append(path: &Path, line: &Line) -> io::Result<()> {
 
 /// Adds the cost of earlier claims of a task to its result.
 pub(super) fn add(log: &Path, claim: &Claim, record: &mut Record) {
-    let Ok(bytes) = disk::machine().read(&log.with_extension(ENDING)) else { return };
+    let (interrupted, costs) = earlier(log, claim);
+    for spent in costs {
+        add_one(record, spent);
+    }
+    for _ in interrupted {
+        let provider = record.usage.as_ref().map(|spent| spent.provider.clone());
+        add_one(record, Spent { provider: provider.unwrap_or_default(), ..Spent::default() });
+    }
+}
+
+/// Returns true if an earlier claim of a task started an agent that never ended.
+pub(super) fn was_interrupted(log: &Path, claim: &Claim) -> bool {
+    claim.name.task.attempt > TaskAttempt::FIRST && !earlier(log, claim).0.is_empty()
+}
+
+/// Returns the earlier claims of a task whose agent started and never ended, and the costs of the
+/// other earlier claims.
+fn earlier(log: &Path, claim: &Claim) -> (BTreeSet<TaskAttempt>, Vec<Spent>) {
+    let Ok(bytes) = disk::machine().read(&log.with_extension(ENDING)) else {
+        return Default::default();
+    };
     let text = String::from_utf8_lossy(&bytes);
     let task = claim.name.task.id.as_str();
-    let (mut begun, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let (mut begun, mut told, mut costs) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for line in text.lines() {
         let Ok(line) = serde_json::from_str::<Line>(line) else { continue };
         if line.task != task || line.attempt == claim.name.task.attempt {
@@ -77,16 +97,11 @@ pub(super) fn add(log: &Path, claim: &Claim, record: &mut Record) {
         }
         if line.begun {
             begun.insert(line.attempt);
-        } else if told.insert(line.attempt)
-            && let Some(spent) = line.spent
-        {
-            add_one(record, spent);
+        } else if told.insert(line.attempt) {
+            costs.extend(line.spent);
         }
     }
-    for _ in begun.difference(&told) {
-        let provider = record.usage.as_ref().map(|spent| spent.provider.clone());
-        add_one(record, Spent { provider: provider.unwrap_or_default(), ..Spent::default() });
-    }
+    (begun.difference(&told).copied().collect(), costs)
 }
 
 fn add_one(record: &mut Record, more: Spent) {
