@@ -1,18 +1,16 @@
 //! File locks, across the volumes' differences.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
-
-use fs4::{FileExt, TryLockError};
 
 /// Tries to take the exclusive lock of a file. Returns false if another process has it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    taken(FileExt::try_lock(file))
+    taken(file.try_lock())
 }
 
 /// Tries to take a shared lock of a file. Returns false if another process has the exclusive one.
 pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
-    taken(FileExt::try_lock_shared(file))
+    taken(file.try_lock_shared())
 }
 
 /// Converts the result of a lock call. An SMB volume reports the lock of another machine as

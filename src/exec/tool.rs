@@ -211,16 +211,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let file = File::create(&path).unwrap();
-        fs4::FileExt::try_lock(&file).unwrap();
+        file.try_lock().unwrap();
         // What it leaves behind holds the lock on, as an orphan does after a kill.
         let wait = "(while [ ! -e end ]; do sleep 0.01; done) >/dev/null 2>&1 &";
         let argv = sh(&format!("exec 3<&0; {wait} echo left"));
         call(&Order::new(&argv, dir.path(), "tool"), Some(&file), 100, None).unwrap();
         drop(file);
         let again = File::open(&path).unwrap();
-        assert!(fs4::FileExt::try_lock(&again).is_err());
+        assert!(again.try_lock().is_err());
         std::fs::write(dir.path().join("end"), "").unwrap();
-        while fs4::FileExt::try_lock(&again).is_err() {
+        while again.try_lock().is_err() {
             std::thread::yield_now();
         }
     }
