@@ -40,7 +40,10 @@ impl Random {
         self.drawn += 1;
         nth(self.seed, self.drawn)
     }
+}
 
+#[cfg(test)]
+impl Random {
     /// Returns a number less than `limit`, or 0 if `limit` is 0.
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.draw() % limit.max(1) as u64) as usize

@@ -11,7 +11,6 @@ use tracing::Level;
 use super::{Colour, Common, LogLevel};
 use crate::attempt::exec_env::Environment;
 use crate::base::{program_name, time};
-use crate::disk::faulty::{self, Faults};
 use crate::disk::fs::{self, OnVolume as _};
 use crate::run::failure::Failure;
 use crate::run::log;
@@ -20,10 +19,8 @@ use crate::settings::{Config, ConfigError};
 use crate::view::stderr::talk;
 use crate::workspace::resolved;
 
-/// Clock offset in milliseconds, and the disk faults to inject. For tests of a fleet.
-pub(crate) const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
-
-pub(crate) const FAULTS: &str = "ORCHESTRATE_FAULTS";
+/// Clock offset in milliseconds. For tests of a fleet.
+const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 
 /// Name of the directory that makes its parent a workspace.
 const OWN_DIR: &str = ".orchestrate";
@@ -89,7 +86,7 @@ impl Invocation {
         let get = |key: &str| environment.get(key).filter(|value| !value.is_empty());
         let debug = common.debug || get("ORCHESTRATE_DEBUG").is_some_and(|value| value != "0");
         set_up_log(common, get("ORCHESTRATE_LOG_LEVEL"), debug)?;
-        be_unreliable(&environment)?;
+        set_up_clock(&environment)?;
         let here = std::env::current_dir().map_err(|error| {
             Failure::failed(format!("cannot find the current directory: {error}"))
         })?;
@@ -186,21 +183,16 @@ fn name_workspace(common: &Common, workspace: &Path) {
     }
 }
 
-/// Sets up a clock offset and disk faults if the environment asks for them. For tests of the fleet.
-fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
-    let get = |key: &str| Some(environment.get(key)?.to_string_lossy().into_owned());
-    let wrong = |key: &str, text: &str, wanted: &str| {
-        Failure::invalid(format!("{key} is `{text}`")).hint(format!("it must be {wanted}"))
+/// Sets up a clock offset if the environment asks for one. For tests of a fleet.
+fn set_up_clock(environment: &Environment) -> Result<(), Failure> {
+    let Some(text) = environment.get(CLOCK_OFFSET).filter(|text| !text.is_empty()) else {
+        return Ok(());
     };
-    if let Some(text) = get(CLOCK_OFFSET).filter(|text| !text.is_empty()) {
-        let by = text.parse().map_err(|_| wrong(CLOCK_OFFSET, &text, "milliseconds"))?;
-        time::set_wrong(by);
-    }
-    if let Some(text) = get(FAULTS).filter(|text| !text.is_empty()) {
-        let wanted = "SEED,RATE (how many of a thousand calls fail) or SEED,RATE,nolocks|panics";
-        let faults = Faults::parse(&text).ok_or_else(|| wrong(FAULTS, &text, wanted))?;
-        faulty::fail_by(faults);
-    }
+    let text = text.to_string_lossy();
+    let by = text.parse().map_err(|_| {
+        Failure::invalid(format!("{CLOCK_OFFSET} is `{text}`")).hint("it must be milliseconds")
+    })?;
+    time::set_wrong(by);
     Ok(())
 }
 

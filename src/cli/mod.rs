@@ -56,7 +56,6 @@ mod standing;
 pub(crate) mod status;
 mod submit;
 mod top;
-mod torture;
 mod up;
 mod validate;
 mod watch;
@@ -191,9 +190,6 @@ enum Verb {
     Fsck(Late<fsck::FsckArgs>),
     /// Gather what explains trouble into one archive, without secrets
     DebugBundle(Late<debug_bundle::DebugBundleArgs>),
-    /// Torture a fleet in a scratch workspace, and judge what comes of it
-    #[command(hide = true)]
-    Torture(Late<torture::TortureArgs>),
     /// Give up powers and become another program, as steps in a sandbox do
     #[command(hide = true)]
     Confine(Late<confine::ConfineArgs>),
@@ -385,7 +381,6 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::DebugBundle(args) => debug_bundle::main(args, &cli.common),
-        Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
         Verb::Service(verb) => service::main(verb, &cli.common),
         Verb::Completions(args) => completions::main(args, &cli.common),

@@ -8,7 +8,6 @@
 //! cache: see `absence`.
 
 mod absence;
-pub(crate) mod faulty;
 pub(crate) mod fs;
 pub(crate) mod hint;
 mod ignore;
@@ -21,10 +20,10 @@ pub(crate) mod sim;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::base::random::{chance, word};
 pub(crate) use absence::{Confirming, confirmed, exists, is_remote, open};
-pub(crate) use faulty::machine;
 pub(crate) use ignore::keep_from_git;
 pub(crate) use output::{put_out, where_to};
 pub(crate) use real::{RealDisk, rename};
@@ -98,19 +97,28 @@ pub(crate) trait Disk: Send + Sync {
 
 #[cfg(test)]
 thread_local! {
-    static SIMULATED: std::cell::RefCell<Option<std::sync::Arc<dyn Disk>>> =
+    static SIMULATED: std::cell::RefCell<Option<Arc<dyn Disk>>> =
         const { std::cell::RefCell::new(None) };
 }
 
-/// Gives this thread a disk instead of the machine's.
+/// Makes [`machine`] return this disk in this thread.
 #[cfg(test)]
-pub(crate) fn simulate(disk: Option<std::sync::Arc<dyn Disk>>) {
+pub(crate) fn simulate(disk: Option<Arc<dyn Disk>>) {
     SIMULATED.with(|here| *here.borrow_mut() = disk);
 }
 
 #[cfg(test)]
-fn simulated() -> Option<std::sync::Arc<dyn Disk>> {
+fn simulated() -> Option<Arc<dyn Disk>> {
     SIMULATED.with(|here| here.borrow().clone())
+}
+
+/// Returns the disk of this machine.
+pub(crate) fn machine() -> Arc<dyn Disk> {
+    #[cfg(test)]
+    if let Some(disk) = simulated() {
+        return disk;
+    }
+    Arc::new(Confirming::new(Arc::new(RealDisk::default())))
 }
 
 /// Returns the error of [`Disk::read`] and [`Disk::read_regular`] for anything that they do not

@@ -3,5 +3,4 @@
 pub(crate) mod coordinator;
 pub(crate) mod member;
 pub(crate) mod systemd;
-pub(crate) mod torture;
 pub(crate) mod worker;

@@ -45,18 +45,6 @@ impl Queue {
         Ok(names)
     }
 
-    /// Returns true if any task waits for an agent. Cheap: stops at the first one.
-    pub(crate) fn has_waiting(&self, agent: &str) -> io::Result<bool> {
-        let inbox = self.inbox(agent)?;
-        let stuck = self.stuck.of(&inbox);
-        let waits = |file: &str| TaskName::is_name(file) && !stuck.contains(file);
-        let found = self.first(&inbox, |file| waits(file).then_some(()))?.is_some();
-        if !found {
-            self.need_volume()?;
-        }
-        Ok(found)
-    }
-
     /// Returns the tasks of a batch that ended as `end`, each with the process that ended it.
     pub(crate) fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>> {
         check_name(batch, "a batch")?;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::DEFINITION;
 use crate::base::process;
+use crate::disk;
 use crate::disk::fs;
 use crate::disk::locks::{try_lock, try_lock_shared};
-use crate::disk::{self, faulty::has_locks};
 
 /// Time to wait for a process that only checks whether a run is locked: it keeps the lock for
 /// moments.
@@ -144,9 +144,6 @@ pub(crate) fn take_made(path: &Path) -> Result<RunLock, LockError> {
 fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
     let began = Instant::now();
     loop {
-        if !has_locks() {
-            return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
-        }
         if try_lock(&file)? {
             return Ok(RunLock(Some(Held::File(file))));
         }

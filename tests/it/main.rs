@@ -20,6 +20,7 @@ mod examples_nodes;
 mod fleet;
 mod fleet_faults;
 mod follow;
+mod fsck;
 mod hang;
 mod hostile;
 mod kill;
@@ -33,11 +34,14 @@ mod runtimes;
 mod sandbox;
 mod schema;
 mod serve;
+#[path = "../chaos/shim.rs"]
+mod shim;
 mod signals;
 mod takeover;
 mod terminal;
 mod tidy;
 mod top;
+#[path = "../chaos/torture/mod.rs"]
 mod torture;
 mod traces;
 mod turns;
@@ -76,6 +80,7 @@ fn coded() -> Vec<Trial> {
         fleet::trials(),
         fleet_faults::trials(),
         follow::trials(),
+        fsck::trials(),
         case::checks(),
         pattern::checks(),
         reports::trials(),
@@ -93,6 +98,7 @@ fn coded() -> Vec<Trial> {
         runtimes::trials(),
         schema::trials(),
         sandbox::trials(),
+        shim::trials(),
         signals::trials(),
         takeover::trials(),
         terminal::trials(),

@@ -7,6 +7,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::shim;
 use crate::world::{Started, World, trial, until};
 
 /// A pane of a terminal multiplexer with a server of its own, which ends with it.
@@ -280,20 +281,27 @@ fn kept_shell(world: &World) -> (Pane<'_>, PathBuf) {
     (pane, kept)
 }
 
-/// Where a panic strikes while the board is shown, the terminal is given back before it is told.
+/// A panic while the dashboard is shown restores the terminal before its message is printed.
 fn gives_the_terminal_back_after_a_panic() {
     let world = workspace();
     let (pane, kept) = kept_shell(&world);
-    // The first calls to the disk go well; sooner or later one panics, on the thread that looks.
-    let line = "ORCHESTRATE_FAULTS=1,60,panics orchestrate top; echo left $?; stty -a | tr ' ;' \
-        '\\n\\n' | grep icanon";
-    pane.keys(&[line, "Enter"]);
+    // Once the file exists, the clock fails, and the standard library panics.
+    let fails = world.outside("clock-fails");
+    let line = format!(
+        "LD_PRELOAD='{}' FAULTY_CLOCK_FILE='{}' orchestrate top; echo left $?; stty -a | \
+         tr ' ;' '\\n\\n' | grep icanon",
+        shim::library().display(),
+        fails.display(),
+    );
+    pane.keys(&[&line, "Enter"]);
+    pane.shows("Ship 1.2?");
+    std::fs::write(fails, "").expect("a file");
     pane.shows("left 134");
     pane.shows("\nicanon");
     let bytes = String::from_utf8_lossy(&std::fs::read(kept).expect("bytes")).into_owned();
     let taken = bytes.find("\x1b[?1049h").expect("the other screen is taken");
     let given = bytes.find("\x1b[?1049l").expect("and given back");
-    let told = bytes.find("a test asked for this panic").expect("it is told why");
+    let told = bytes.find("called `Result::unwrap()`").expect("the message is printed");
     assert!(taken < given && given < told, "{bytes:?}");
     assert!(!bytes[told..].contains("\x1b[?1049h"), "nobody draws over it: {bytes:?}");
 }

@@ -12,13 +12,12 @@ pub(crate) mod repair;
 mod runs;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-pub(crate) use runs::{EndSeen, RunSeen};
-pub(crate) use tree::{Lying, State, Tree};
+pub(crate) use tree::{State, Tree};
 
 use crate::workspace::Workspace;
 
@@ -152,8 +151,8 @@ impl Finding {
 pub(crate) struct Report {
     pub findings: Vec<Finding>,
     pub tasks: usize,
-    /// Runs with a complete journal.
-    pub runs: Vec<RunSeen>,
+    /// IDs of the tasks whose results are in a complete journal.
+    recorded: HashSet<String>,
     /// Number of all runs.
     pub runs_kept: usize,
     pub tree: Tree,
@@ -189,8 +188,8 @@ fn keys(report: &Report) -> impl Iterator<Item = (Kind, String)> {
 fn look(workspace: &Workspace, state_dir: &Path, calm: Calm) -> io::Result<Report> {
     let mut findings = Vec::new();
     let tree = Tree::look(workspace.root(), calm, &mut findings)?;
-    let (runs, runs_kept) = runs::look(workspace, state_dir, &tree, &mut findings)?;
+    let (recorded, runs_kept) = runs::look(workspace, state_dir, &tree, &mut findings)?;
     findings.sort();
     let tasks = tree.tasks.iter().map(|lying| &lying.task.id).collect::<BTreeSet<_>>().len();
-    Ok(Report { findings, tasks, runs, runs_kept, tree })
+    Ok(Report { findings, tasks, recorded, runs_kept, tree })
 }

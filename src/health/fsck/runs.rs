@@ -20,55 +20,35 @@ use crate::store::{self, History, LoadError, Store, snapshot};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
-/// A run, as its journal describes it.
-#[derive(Clone, Debug)]
-pub(crate) struct RunSeen {
-    pub id: RunId,
-    pub status: RunStatus,
-    /// Every attempt that ended, in order.
-    pub ended: Vec<EndSeen>,
-}
-
-/// The end of an attempt.
-#[derive(Clone, Debug)]
-pub(crate) struct EndSeen {
-    pub step: StepPath,
-    pub attempt: Attempt,
-    pub status: StepStatus,
-    /// The task that it was enqueued as.
-    pub task: Option<String>,
-    /// True if it was refused before it was launched.
-    pub refused: bool,
-}
-
-/// Checks all runs. Returns those with a complete journal, and the number of all runs.
+/// Checks all runs. Returns the IDs of the tasks whose results are in a complete journal, and the
+/// number of all runs.
 pub(super) fn look(
     workspace: &Workspace,
     state_dir: &Path,
     tree: &Tree,
     findings: &mut Vec<Finding>,
-) -> io::Result<(Vec<RunSeen>, usize)> {
-    let (mut runs, mut kept) = (Vec::new(), 0);
-    let mut known = HashSet::new();
+) -> io::Result<(HashSet<String>, usize)> {
+    let (mut recorded, mut kept) = (HashSet::new(), 0);
+    let (mut complete, mut known) = (HashSet::new(), HashSet::new());
     for root in dirs(state_dir)? {
         let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let Some(id) = RunId::parse(&name) else { continue };
         kept += 1;
         let mut looker = Looker { id: &id, root, tree, findings, tasks: HashMap::new() };
-        if let Some(run) = looker.look(workspace) {
-            runs.push(run);
+        if let Some(ended) = looker.look(workspace) {
+            recorded.extend(ended);
             known.extend(looker.tasks.into_values().map(|task| task.id));
+            complete.insert(name);
         }
     }
-    let seen: HashSet<&str> = runs.iter().map(|run| run.id.as_str()).collect();
     for lying in tree.tasks.iter().filter(|lying| lying.kind.as_deref() == Some("step")) {
         let run = lying.run.as_deref().unwrap_or_default();
-        if seen.contains(run) && !known.contains(lying.id().as_str()) {
+        if complete.contains(run) && !known.contains(lying.id().as_str()) {
             let message = format!("run {run} knows nothing of this task");
             findings.push(Finding::new(Kind::StrayTask, lying.id().as_str(), message));
         }
     }
-    Ok((runs, kept))
+    Ok((recorded, kept))
 }
 
 /// A check of one run.
@@ -86,7 +66,9 @@ impl Looker<'_> {
         self.findings.push(Finding::new(kind, self.id.as_str(), message));
     }
 
-    fn look(&mut self, workspace: &Workspace) -> Option<RunSeen> {
+    /// Checks the run. Returns the tasks whose results it has, or `None` if its journal is not
+    /// complete.
+    fn look(&mut self, workspace: &Workspace) -> Option<Vec<String>> {
         let disk = disk::machine();
         // Read the state first: the journal must then contain everything in the state.
         let state = match disk.read(&self.root.join(store::STATE)) {
@@ -140,7 +122,7 @@ impl Looker<'_> {
             self.find(Kind::Journal, format!("events after number {} are missing", pair[0].seq));
             return None;
         }
-        let ended = self.judge_events(&history);
+        let recorded = self.judge_events(&history);
         let is_edited = |entry: &Entry| matches!(entry.event, Event::Edited { .. });
         let run = if history.entries.iter().any(is_edited) {
             // Events before the edit belong to another plan: only the state has their results.
@@ -152,19 +134,19 @@ impl Looker<'_> {
         if run.origin.fleet {
             self.judge_end(&run);
         }
-        Some(RunSeen { id: run.id.clone(), status: run.status, ended })
+        Some(recorded)
     }
 
     /// Reports that this user may not read a file, so the run cannot be checked.
-    fn unreadable(&mut self, file: &str) -> Option<RunSeen> {
+    fn unreadable(&mut self, file: &str) -> Option<Vec<String>> {
         self.find(Kind::Unreadable, format!("`{file}` cannot be read by this user"));
         None
     }
 
     /// Checks that each attempt has one end, that attempt numbers increase, and that tasks confirm
-    /// the results.
-    fn judge_events(&mut self, history: &History) -> Vec<EndSeen> {
-        let mut ended: Vec<EndSeen> = Vec::new();
+    /// the results. Returns the tasks that have a result.
+    fn judge_events(&mut self, history: &History) -> Vec<String> {
+        let mut recorded = Vec::new();
         let mut seen: HashSet<(&StepPath, Attempt)> = HashSet::new();
         let mut newest: HashMap<&StepPath, Attempt> = HashMap::new();
         for entry in &history.entries {
@@ -189,14 +171,11 @@ impl Looker<'_> {
                         self.find(Kind::EndedAgain, message);
                     }
                     let task = self.tasks.get(&(step.clone(), *attempt)).cloned();
-                    if let Some(task) = &task {
-                        self.judge_result(step, task, record);
+                    if let Some(task) = task {
+                        self.judge_result(step, &task, record);
+                        recorded.push(task.id);
                     }
-                    let refused = newest.get(step) != Some(attempt);
                     newest.insert(step, *attempt);
-                    let (step, status) = (step.clone(), record.status);
-                    let task = task.map(|task| task.id);
-                    ended.push(EndSeen { step, attempt: *attempt, status, task, refused });
                 }
                 // After an edit, the attempts of a loop restart from 1.
                 Event::Edited { .. } => {
@@ -206,7 +185,7 @@ impl Looker<'_> {
                 _ => {}
             }
         }
-        ended
+        recorded
     }
 
     /// Checks that a result equals the one in the status of its ended task.

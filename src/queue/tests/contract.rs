@@ -8,10 +8,10 @@ use super::*;
 fn the_most_urgent_and_then_the_oldest_is_claimed_once() {
     on_every_disk(|disk, root| {
         let (one, two) = (open(disk, root, "one"), open(disk, root, "two"));
-        assert!(!one.has_waiting("qa").unwrap() && take(&one).is_none());
+        assert!(one.waiting("qa").unwrap().is_empty() && take(&one).is_none());
         one.enqueue(&[(1, 5), (2, 5), (3, 0), (4, 9)].map(|(n, p)| task(n, p))).unwrap();
         assert_eq!(labels(&one.waiting("qa").unwrap()), ["t3", "t1", "t2", "t4"]);
-        assert!(two.has_waiting("qa").unwrap());
+        assert!(!two.waiting("qa").unwrap().is_empty());
         // Both have listed all four; each goes to one of them.
         let mut order: Vec<String> = Vec::new();
         for queue in [&one, &two, &one, &two] {
@@ -60,7 +60,7 @@ fn a_task_put_out_as_claimed_never_waits() {
     on_every_disk(|disk, root| {
         let one = open(disk, root, "one");
         let claim = one.enqueue_claimed(&task(1, 5)).unwrap();
-        assert!(!one.has_waiting("qa").unwrap());
+        assert!(one.waiting("qa").unwrap().is_empty());
         assert_eq!(one.claims("qa").unwrap(), std::slice::from_ref(&claim.name));
         assert!(one.adopt_surprises(&HashSet::new()).unwrap().is_empty());
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Committed);
@@ -330,7 +330,7 @@ fn nothing_is_claimed_while_an_agent_is_paused() {
         for queue in [&one, &open(disk, root, "two")] {
             assert_eq!(queue.claim("qa").unwrap(), Claimed::Nothing);
             assert_eq!(queue.claim_this("qa", &name).unwrap(), Claimed::Nothing);
-            assert!(queue.has_waiting("qa").unwrap());
+            assert!(!queue.waiting("qa").unwrap().is_empty());
         }
         assert!(matches!(one.claim("dev").unwrap(), Claimed::Task(_)));
         one.resume("qa").unwrap();

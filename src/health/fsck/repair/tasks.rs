@@ -54,7 +54,7 @@ impl Pass<'_> {
     fn keep_one(&self, queue: &Queue, finding: &Finding) -> Cured {
         let mut copies: Vec<&Lying> = self.report.tree.tasks.iter().collect();
         copies.retain(|lying| lying.id().as_str() == finding.about);
-        let Some(kept) = choose(&copies, self.is_recorded(&finding.about)) else {
+        let Some(kept) = choose(&copies, self.report.recorded.contains(&finding.about)) else {
             return Ok(cures::for_people(Kind::EndedTwice));
         };
         let others: Vec<&Lying> = copies.iter().copied().filter(|l| l.path != kept.path).collect();
@@ -86,12 +86,6 @@ impl Pass<'_> {
 
     fn shown(&self, path: &Path) -> String {
         path.strip_prefix(self.mender.root()).unwrap_or(path).display().to_string()
-    }
-
-    /// Returns true if a run's journal has the result of a task.
-    fn is_recorded(&self, id: &str) -> bool {
-        let ends = self.report.runs.iter().flat_map(|run| &run.ended);
-        ends.filter_map(|end| end.task.as_deref()).any(|task| task == id)
     }
 
     /// Moves a file whose content contradicts its name or place to its proper place.
