@@ -128,16 +128,18 @@ impl Queue {
         let bytes = format!("{}\n", document(&self.word())).into_bytes();
         let (file, temporary) = (self.layout.fleet_file(), self.temporary());
         self.disk.make_dirs(&self.layout.tmp())?;
-        self.write_one(&temporary, bytes.clone(), true)?;
-        let linked = match self.disk.link(&temporary, &file) {
+        let written = self.write_one(&temporary, bytes.clone(), true);
+        let named = written.and_then(|()| match self.disk.link(&temporary, &file) {
             // Some file systems have no hard links; then the file is incomplete for a moment.
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 self.write_one(&file, bytes, true)
             }
             linked => linked,
-        };
-        self.disk.remove(&temporary)?;
-        linked?;
+        });
+        // Also after a failure: this process is not a member yet, so nothing else removes the file.
+        let removed = self.disk.remove(&temporary);
+        named?;
+        removed?;
         self.disk.sync_dir(parent(&file))
     }
 
