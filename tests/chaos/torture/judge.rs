@@ -78,7 +78,9 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn read(world: &World) -> Facts {
-        let runs = world.list(".orchestrate/runs").into_iter().filter(|name| name != "latest");
+        // A killed process leaves half a run under a name that starts with a dot.
+        let is_run = |name: &String| name != "latest" && !name.starts_with('.');
+        let runs = world.list(".orchestrate/runs").into_iter().filter(is_run);
         let done = files_below(&world.path(".orchestrate/intake/done"));
         let logs =
             (0..).map(|member| world.outside(&log(member))).map_while(|log| fs::read(log).ok());

@@ -84,7 +84,7 @@ impl Defects {
             _ => dice.below(20_000) as i64 - 10_000,
         };
         let disk = match dice.below(3) {
-            0 => Some((dice.below(1 << 48), 1 + dice.below(10))),
+            0 => Some((dice.below(1 << 48), 1 + dice.below(30))),
             _ => None,
         };
         Defects { clock_ms, disk }
