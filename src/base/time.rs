@@ -1,7 +1,5 @@
 //! Time as a value. Only a [`Clock`] reads the current time; all other code receives it.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use chrono::{DateTime, Offset, SecondsFormat, TimeZone, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -70,18 +68,9 @@ pub(crate) trait Clock: Send + Sync {
 /// The machine's clock.
 pub(crate) struct SystemClock;
 
-/// Deliberate error of this process's clock: see [`set_wrong`].
-static WRONG_BY_MS: AtomicI64 = AtomicI64::new(0);
-
-/// Sets the clock of this process wrong, as that of another machine may be. For tests of a fleet on
-/// one machine.
-pub(crate) fn set_wrong(by_ms: i64) {
-    WRONG_BY_MS.store(by_ms, Ordering::Relaxed);
-}
-
 impl Clock for SystemClock {
     fn now(&self) -> Time {
-        Time(host::wall_ms() + WRONG_BY_MS.load(Ordering::Relaxed))
+        Time(host::wall_ms())
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::Level;
 
 use super::{Colour, Common, LogLevel};
 use crate::attempt::exec_env::Environment;
-use crate::base::{program_name, time};
+use crate::base::program_name;
 use crate::disk::fs::{self, OnVolume as _};
 use crate::run::failure::Failure;
 use crate::run::log;
@@ -18,9 +18,6 @@ use crate::run::project::Project;
 use crate::settings::{Config, ConfigError};
 use crate::view::stderr::talk;
 use crate::workspace::resolved;
-
-/// Clock offset in milliseconds. For tests of a fleet.
-const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 
 /// Name of the directory that makes its parent a workspace.
 const OWN_DIR: &str = ".orchestrate";
@@ -86,7 +83,6 @@ impl Invocation {
         let get = |key: &str| environment.get(key).filter(|value| !value.is_empty());
         let debug = common.debug || get("ORCHESTRATE_DEBUG").is_some_and(|value| value != "0");
         set_up_log(common, get("ORCHESTRATE_LOG_LEVEL"), debug)?;
-        set_up_clock(&environment)?;
         let here = std::env::current_dir().map_err(|error| {
             Failure::failed(format!("cannot find the current directory: {error}"))
         })?;
@@ -181,19 +177,6 @@ fn name_workspace(common: &Common, workspace: &Path) {
     if !common.quiet {
         SAID.call_once(|| talk(format_args!("workspace: {}", workspace.display())));
     }
-}
-
-/// Sets up a clock offset if the environment asks for one. For tests of a fleet.
-fn set_up_clock(environment: &Environment) -> Result<(), Failure> {
-    let Some(text) = environment.get(CLOCK_OFFSET).filter(|text| !text.is_empty()) else {
-        return Ok(());
-    };
-    let text = text.to_string_lossy();
-    let by = text.parse().map_err(|_| {
-        Failure::invalid(format!("{CLOCK_OFFSET} is `{text}`")).hint("it must be milliseconds")
-    })?;
-    time::set_wrong(by);
-    Ok(())
 }
 
 fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Result<(), Failure> {

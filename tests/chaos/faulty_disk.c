@@ -1,4 +1,4 @@
-/* A disk that fails as a network volume does, for tests of whole programs.
+/* A disk that fails as a network volume does, and a wrong clock, for tests of whole programs.
  *
  * Load it with LD_PRELOAD. It wraps the calls of libc with which `orchestrate` works on files, and
  * leaves all other programs alone. A call on the state of a fleet in FAULTY_DISK_ROOT is slow, fails
@@ -8,6 +8,7 @@
  *   FAULTY_DISK_SEED      selects which calls fail
  *   FAULTY_DISK_RATE      number of calls in a thousand that fail or are delayed
  *   FAULTY_DISK_NO_LOCKS  if set, the volume supports no locks
+ *   FAULTY_CLOCK_MS       error of the wall clock in milliseconds
  *   FAULTY_CLOCK_FILE     once this file exists, the monotonic clock fails once, which panics
  *
  * Every failure can occur on a network volume: synced data is never lost, and a call that reports
@@ -38,6 +39,7 @@ enum when { NEVER, BEFORE, HALFWAY, AFTER };
 
 static const char *root, *clock_file;
 static uint64_t seed, rate;
+static long long clock_ms;
 static bool no_locks;
 static atomic_ullong calls;
 static __thread int fault; /* the error of the call that fails */
@@ -57,6 +59,8 @@ __attribute__((constructor)) static void start(void) {
     rate = root ? number("FAULTY_DISK_RATE") : 0;
     no_locks = getenv("FAULTY_DISK_NO_LOCKS") != NULL;
     clock_file = getenv("FAULTY_CLOCK_FILE");
+    const char *wrong = getenv("FAULTY_CLOCK_MS");
+    clock_ms = wrong ? atoll(wrong) : 0;
 }
 
 /* The `count`-th number of the seed's sequence. */
@@ -232,5 +236,11 @@ int clock_gettime(clockid_t clock, struct timespec *into) {
         errno = EINVAL;
         return -1;
     }
-    return next(clock, into);
+    int result = next(clock, into);
+    if (clock == CLOCK_REALTIME && clock_ms && result == 0) {
+        long long ns = into->tv_nsec + clock_ms % 1000 * 1000000;
+        into->tv_sec += clock_ms / 1000 + (ns >= 1000000000) - (ns < 0);
+        into->tv_nsec = (ns + 1000000000) % 1000000000;
+    }
+    return result;
 }

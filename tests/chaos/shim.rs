@@ -1,4 +1,4 @@
-//! Loads the faulty disk of `faulty_disk.c` into programs under test.
+//! Loads the faulty disk and clock of `faulty_disk.c` into programs under test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,11 @@ pub(crate) fn fail(command: &mut Command, workspace: &Path, (seed, rate): (u64, 
         .env("FAULTY_DISK_ROOT", workspace)
         .env("FAULTY_DISK_SEED", seed.to_string())
         .env("FAULTY_DISK_RATE", rate.to_string());
+}
+
+/// Makes the wall clock of a program wrong.
+pub(crate) fn set_clock(command: &mut Command, by_ms: i64) {
+    command.env("LD_PRELOAD", library()).env("FAULTY_CLOCK_MS", by_ms.to_string());
 }
 
 /// Makes a program find no locks on any volume.

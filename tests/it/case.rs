@@ -17,7 +17,8 @@
 //! | `expect no PATH` | nothing is there |
 //!
 //! The patterns are those of [`crate::pattern`]. A script finds the programs first on its `PATH`,
-//! `HOME` and `XDG_CONFIG_HOME` outside the workspace and no `ORCHESTRATE_*` variable.
+//! `HOME` and `XDG_CONFIG_HOME` outside the workspace and no `ORCHESTRATE_*` variable. With
+//! `LD_PRELOAD=$FAULTY_LIBRARY FAULTY_CLOCK_MS=N`, the clock of a program is wrong.
 //!
 //! **Invariant:** a case sees nothing of another case, nor of the user who runs it.
 
@@ -35,7 +36,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::{pattern, update};
+use crate::{pattern, shim, update};
 
 pub(crate) const LATEST: &str = ".orchestrate/runs/latest";
 
@@ -371,6 +372,7 @@ fn command(program: &Path, root: &Path, bin: &Path) -> Command {
         .env("HOME", root.join("home"))
         .env("XDG_CONFIG_HOME", root.join("config"))
         .env("LC_ALL", "C")
+        .env("FAULTY_LIBRARY", shim::library())
         .stdin(Stdio::null())
         .process_group(0);
     command

@@ -7,6 +7,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::shim;
 use crate::world::{Started, World, is_alive, trial, until};
 
 /// Beats that a test need not wait for, and a lease that no slow machine reaches.
@@ -230,7 +231,7 @@ fn the_far_are_judged_by_the_age_of_their_heartbeats() {
     // The viewer's own settings say 0.1 s, and its clock is an hour off.
     let skewed = |args: &[&str]| {
         let mut command = world.orchestrate(args);
-        command.env("ORCHESTRATE_CLOCK_OFFSET_MS", "3600000");
+        shim::set_clock(&mut command, 3_600_000);
         world.spawn(&mut command).wait().exits(0).stdout
     };
     let workers: serde_json::Value =

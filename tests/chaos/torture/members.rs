@@ -39,7 +39,7 @@ pub(crate) fn command(
         }
     };
     if defects.clock_ms != 0 {
-        command.env("ORCHESTRATE_CLOCK_OFFSET_MS", defects.clock_ms.to_string());
+        shim::set_clock(&mut command, defects.clock_ms);
     }
     if let Some(faults) = defects.disk {
         shim::fail(&mut command, &world.path("").canonicalize().expect("a path"), faults);
