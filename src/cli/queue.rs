@@ -10,7 +10,7 @@ use crate::attempt::documents::COORDINATOR;
 use crate::base::ids::{counted, name_fault};
 use crate::base::program_name::ORCHESTRATE;
 use crate::base::text::sanitize;
-use crate::disk::fs;
+use crate::queue::census::Marker;
 use crate::queue::{End, Ending, Place, Queue, seal};
 use crate::run::failure::Failure;
 use crate::run::project::unreadable_queue;
@@ -252,10 +252,11 @@ fn file_of(queue: &Queue, found: &Found) -> String {
 /// Returns the statuses of earlier attempts of a task: those that were requeued and those that came
 /// too late.
 fn earlier_statuses(queue: &Queue, id: &str) -> Vec<Value> {
-    let entries = fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
-    let mut found: Vec<(u64, Map<String, Value>)> = entries
-        .filter(|entry| entry.file_name().to_string_lossy().contains(id))
-        .filter_map(|entry| seal::unseal(&fs::read(entry.path()).ok()?))
+    let (census, dir) = (queue.census(), queue.layout.evidence());
+    let names = census.markers(Marker::Evidence).unwrap_or_default().into_iter();
+    let mut found: Vec<(u64, Map<String, Value>)> = names
+        .filter(|name| name.contains(id))
+        .filter_map(|name| seal::unseal(&census.read(&dir.join(name)).ok()??))
         .map(|status| (status.get("attempt").and_then(Value::as_u64).unwrap_or(0), status))
         .collect();
     found.sort_by_key(|(attempt, _)| *attempt);

@@ -4,7 +4,7 @@
 //! Code outside of `disk` that has no [`Disk`](super::Disk) uses this module in place of `std::fs`,
 //! and [`OnVolume`] in place of the methods of [`Path`] that ask whether a file exists.
 
-pub(crate) use std::fs::{DirBuilder, DirEntry, File, FileType, OpenOptions, canonicalize, copy};
+pub(crate) use std::fs::{DirBuilder, DirEntry, File, OpenOptions, canonicalize, copy};
 use std::fs::{Metadata, ReadDir};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -127,6 +127,14 @@ pub(crate) fn no_file(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
+/// Returns the default, such as no names, in place of `NotFound`.
+pub(crate) fn none_if_absent<T: Default>(found: io::Result<T>) -> io::Result<T> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        found => found,
+    }
+}
+
 /// Replaces a file's content atomically: readers, also after a crash, see the old or the new
 /// content.
 pub(crate) fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -22,6 +22,7 @@ use crate::base::host;
 use crate::base::time::{Clock, SystemClock};
 use crate::exec::{self, Stop};
 use crate::lease::death_watch::{DeathWatch, Evidence};
+use crate::queue::census::Marker;
 use crate::queue::name::ENDING;
 use crate::queue::{ClaimName, Queue, Reaped};
 use crate::settings::QueueSettings;
@@ -61,7 +62,7 @@ pub(crate) struct Registration {
 pub(crate) fn registrations(queue: &Queue) -> io::Result<Vec<Registration>> {
     let dir = queue.layout.workers();
     let mut found = Vec::new();
-    for name in queue.disk().list(&dir)? {
+    for name in queue.census().markers(Marker::Registration)? {
         let Ok(bytes) = queue.disk().read(&dir.join(name)) else { continue };
         found.extend(serde_json::from_slice::<Registration>(&bytes).ok());
     }
@@ -184,15 +185,8 @@ impl Undertaker {
     }
 
     fn list_holders(&self) -> io::Result<BTreeSet<String>> {
-        let mut holders = BTreeSet::new();
-        for agent in self.queue.agents()? {
-            for claim in self.queue.claims(&agent)? {
-                if !holders.contains(&claim.worker) {
-                    holders.insert(claim.worker);
-                }
-            }
-        }
-        Ok(holders)
+        let claims = self.queue.census().all_claims()?;
+        Ok(claims.into_iter().map(|(_, claim)| claim.worker).collect())
     }
 
     /// Returns `Some` if a holder is dead; the inner value is `None` if its process is gone from
@@ -328,11 +322,7 @@ impl Member {
 
     /// Returns true if an operator has asked this member to finish its tasks and exit.
     pub(crate) fn is_asked_to_drain(&self) -> io::Result<bool> {
-        let names = match self.queue.disk().list(&self.queue.layout.drain()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            names => names?,
-        };
-        Ok(names.contains(&self.registration.worker))
+        Ok(self.queue.census().markers(Marker::Drain)?.contains(&self.registration.worker))
     }
 
     /// Leaves the fleet, so that no other member has to detect it.

@@ -81,7 +81,7 @@ impl Queue {
     /// Returns the current token.
     pub(crate) fn turn(&self) -> io::Result<Turn> {
         for _ in 0..LOOKS {
-            let turns = self.list(&self.layout.checkout(), Turn::parse)?;
+            let turns = self.census().turns()?.entries;
             // During a rename, a listing may show both names: the later one is current.
             if let Some(turn) = turns.into_iter().max_by_key(|turn| turn.number) {
                 return Ok(turn);

@@ -6,14 +6,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::census::{ENDS, Listed};
 use super::check_name;
 use super::claim::SIZE_MAX;
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskId, TaskName};
 use super::{End, Place, Queue, Task, seal};
-use crate::base::ids;
-
-const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 
 fn unseen(path: &Path) -> io::Error {
     io::Error::other(format!("`{}` is listed but cannot be read", path.display()))
@@ -22,40 +20,40 @@ fn unseen(path: &Path) -> io::Error {
 impl Queue {
     /// Returns every agent that has an inbox or claims.
     pub(crate) fn agents(&self) -> io::Result<Vec<String>> {
-        let mut agents = self.list_dirs(&self.layout.inboxes())?;
-        agents.extend(self.list_dirs(&self.layout.all_claimed())?);
-        agents.retain(|agent| ids::name_fault(agent).is_none());
-        agents.sort_unstable();
-        agents.dedup();
-        Ok(agents)
+        self.census().agents()
     }
 
     /// Returns all claims of an agent.
     pub(crate) fn claims(&self, agent: &str) -> io::Result<Vec<ClaimName>> {
         check_name(agent, "an agent")?;
-        self.list(&self.layout.claimed(agent), ClaimName::parse)
+        Ok(self.census().claims(agent)?.entries)
     }
 
     /// Returns all tasks that wait for an agent, in claim order.
     pub(crate) fn waiting(&self, agent: &str) -> io::Result<Vec<TaskName>> {
-        let mut names = self.list(&self.inbox(agent)?, TaskName::parse)?;
-        names.sort_unstable_by(|a, b| {
+        Ok(self.inbox_listing(agent)?.entries)
+    }
+
+    /// Returns all tasks that wait for an agent, in claim order, and the names of other files in
+    /// its inbox.
+    pub(crate) fn inbox_listing(&self, agent: &str) -> io::Result<Listed<TaskName>> {
+        check_name(agent, "an agent")?;
+        let mut inbox = self.census().waiting(agent)?;
+        inbox.entries.sort_unstable_by(|a, b| {
             (a.priority, &a.id, a.attempt).cmp(&(b.priority, &b.id, b.attempt))
         });
-        Ok(names)
+        Ok(inbox)
     }
 
     /// Returns the tasks of a batch that ended as `end`, each with the process that ended it.
     pub(crate) fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>> {
         check_name(batch, "a batch")?;
-        self.list(&self.layout.end(end, batch), ClaimName::parse_ended)
+        Ok(self.census().batch(end, batch)?.tasks)
     }
 
     /// Returns the batches that have tasks which ended as `end`.
     pub(crate) fn batches(&self, end: End) -> io::Result<Vec<String>> {
-        let mut batches = self.list_dirs(&self.layout.ends(end))?;
-        batches.retain(|batch| ids::name_fault(batch).is_none());
-        Ok(batches)
+        self.census().batches(end)
     }
 
     /// Returns the status of an ended task, or `None` if it is missing or incomplete.

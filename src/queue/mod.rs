@@ -13,6 +13,7 @@
 //! The queue does not know what a workflow is. A task is a sealed document with a few members that
 //! the queue reads ([`Task`]); the executor of the task reads the rest.
 
+pub(crate) mod census;
 pub(crate) mod checkout_token;
 mod claim;
 mod clock;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::census::ENDS;
 use super::claim::Found;
 use super::moves::is_transient;
 use super::name::ClaimName;
@@ -46,19 +47,17 @@ impl Queue {
         is_theirs: impl Fn(&ClaimName) -> bool,
     ) -> io::Result<Vec<Reaped>> {
         let mut reaped = Vec::new();
-        for agent in self.list_dirs(&self.layout.all_claimed())? {
-            for name in self.claims(&agent)? {
-                if !is_theirs(&name) {
-                    continue;
-                }
-                let done = self.reap_claim(&agent, &name, gone);
-                self.let_go(&name);
-                match done {
-                    Ok(done) => reaped.extend(done),
-                    Err(error) if is_transient(&error) => return Err(error),
-                    // A claim that cannot be moved must not block the others.
-                    Err(error) => tracing::warn!("`{}` stays claimed: {error}", name.file()),
-                }
+        for (agent, name) in self.census().all_claims()? {
+            if !is_theirs(&name) {
+                continue;
+            }
+            let done = self.reap_claim(&agent, &name, gone);
+            self.let_go(&name);
+            match done {
+                Ok(done) => reaped.extend(done),
+                Err(error) if is_transient(&error) => return Err(error),
+                // A claim that cannot be moved must not block the others.
+                Err(error) => tracing::warn!("`{}` stays claimed: {error}", name.file()),
             }
         }
         Ok(reaped)
@@ -76,7 +75,7 @@ impl Queue {
             }
             Found::Gone => return Ok(None),
         };
-        for end in [End::Processed, End::Failed, End::Cancelled] {
+        for end in ENDS {
             let status = self.status(end, &claim.task.batch, name)?;
             if status.is_some_and(|status| is_of(&status, &claim)) {
                 let ending = self.finish_forward(claim, end)?;

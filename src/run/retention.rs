@@ -21,12 +21,8 @@ use crate::disk::fs::{self, OnVolume as _};
 use crate::disk::locks::try_lock;
 use crate::free_task::intake::files;
 use crate::free_task::parse::made_at;
+use crate::queue::census::{Batch, DONE, ENDS};
 use crate::queue::{ClaimName, End, Queue, TaskId, UNREADABLE};
-
-const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// Directory of dropped files whose tasks were enqueued.
-const DONE: &str = "done";
-const STATUS: &str = ".status.json";
 
 /// Removable files of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,15 +153,11 @@ impl<'a> Looker<'a> {
     fn new(queue: &'a Queue, runs: &'a Runs, before: Time) -> io::Result<Self> {
         let (mut live, mut held) = (HashSet::new(), HashSet::new());
         // A file that is being accepted may already be a task, unknown to the process that made it.
-        for dir in dirs(&queue.layout.intake())?.iter().filter(|dir| name(dir) != DONE) {
-            for agent in dirs(dir)? {
-                let names = files::list(&agent)?.into_iter();
-                live.extend(names.filter_map(|name| Some(files::read_name(name.to_str()?)?.0)));
-            }
-        }
-        for agent in queue.agents()? {
-            live.extend(queue.waiting(&agent)?.into_iter().map(|name| name.id));
-            for claim in queue.claims(&agent)? {
+        let census = queue.census();
+        live.extend(census.taken_in()?.into_iter().map(|taken| taken.id));
+        for agent in census.agents()? {
+            live.extend(census.waiting(&agent)?.entries.into_iter().map(|name| name.id));
+            for claim in census.claims(&agent)?.entries {
                 held.insert(claim.stem());
                 live.insert(claim.task.id);
             }
@@ -204,9 +196,10 @@ impl<'a> Looker<'a> {
         let mut items = Vec::new();
         let mut of_tasks = HashSet::new();
         let mut stays = false;
-        for (claim, by) in self.queue.ended(end, batch)? {
+        let Batch { tasks, statuses, .. } = self.queue.census().batch(end, batch)?;
+        for (claim, by) in tasks {
             let status = dir.join(claim.status());
-            of_tasks.insert(claim.status());
+            of_tasks.insert(claim.stem());
             // A task without a status is damaged, and a user may want to investigate it.
             let old = if at_any_age { status.is_present() } else { self.is_old(&status) };
             if old && !self.live.contains(&claim.task.id) {
@@ -216,14 +209,11 @@ impl<'a> Looker<'a> {
                 self.stay.insert(claim.task.id);
             }
         }
-        for file in files::list(&dir)?.into_iter().filter_map(|file| file.into_string().ok()) {
-            let Some(stem) = file.strip_suffix(STATUS).filter(|_| !of_tasks.contains(&file)) else {
-                continue;
-            };
+        for stem in statuses.into_iter().filter(|stem| !of_tasks.contains(stem)) {
             // If the holder of a claim is dead, this status ends the claim.
-            let stray = ClaimName::parse(&format!("{stem}.task")).is_some();
-            let path = dir.join(&file);
-            if stray && !self.held.contains(stem) && (at_any_age || self.is_old(&path)) {
+            let Some(claim) = ClaimName::parse(&format!("{stem}.task")) else { continue };
+            let path = dir.join(claim.status());
+            if !self.held.contains(&stem) && (at_any_age || self.is_old(&path)) {
                 items.push(vec![path]);
             }
         }
@@ -242,12 +232,10 @@ impl<'a> Looker<'a> {
         whole: bool,
         goes: impl Fn(&str, &Path) -> bool,
     ) -> io::Result<Option<Heap>> {
-        let mut names = files::list(&dir)?;
-        names.sort();
         let mut items = Vec::new();
-        for file in names {
+        for file in disk::none_if_absent(disk::machine().list(&dir))? {
             let path = dir.join(&file);
-            if file.to_str().is_some_and(|file| goes(file, &path)) {
+            if goes(&file, &path) {
                 items.push(vec![path]);
             }
         }
@@ -364,15 +352,8 @@ fn is_day(batch: &str) -> bool {
     batch.len() == 8 && batch.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn name(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
-}
-
 /// Returns the subdirectories of a directory; none if it does not exist.
 fn dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let names = match disk::machine().list_dirs(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        names => names?,
-    };
+    let names = disk::none_if_absent(disk::machine().list_dirs(dir))?;
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }

@@ -115,10 +115,11 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Judges every member at once, using earlier observations.
+    /// Judges every member at once, using earlier observations. `claims` contains the number of
+    /// claims of each holder.
     pub(super) fn look(
         queue: &Queue,
-        holders: BTreeSet<String>,
+        claims: BTreeMap<String, usize>,
         memory: &Memory,
     ) -> io::Result<Members> {
         let here = Process::this();
@@ -126,10 +127,9 @@ impl Members {
         for registration in member::registrations(queue)? {
             registered.insert(registration.worker.clone(), registration);
         }
-        let mut names = holders;
-        names.extend(registered.keys().cloned());
+        let mut names: BTreeSet<String> = registered.keys().chain(claims.keys()).cloned().collect();
         names.remove(queue.me());
-        let mut members = Members::default();
+        let mut members = Members { claims, ..Members::default() };
         for name in names {
             let registration = registered.remove(&name);
             let written_ms = queue.beat_written_ms(&name).ok();
@@ -145,11 +145,6 @@ impl Members {
             };
             members.beats.extend(written_ms.map(|at| (name.clone(), Time(at))));
             members.known.insert(name, (registration, life));
-        }
-        for agent in queue.agents()? {
-            for claim in queue.claims(&agent)? {
-                *members.claims.entry(claim.worker).or_default() += 1;
-            }
         }
         Ok(members)
     }

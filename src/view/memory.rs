@@ -16,7 +16,7 @@ use crate::base::ids::RunId;
 use crate::base::time::{Clock, SystemClock, Time};
 use crate::disk::fs;
 use crate::engine::Run;
-use crate::free_task::intake::is_dropped;
+use crate::free_task::intake::count_dropped;
 use crate::queue::{Queue, TaskName};
 use crate::store;
 use crate::workflow::Plan;
@@ -131,8 +131,9 @@ impl Memory {
         {
             return Ok(waiting.clone());
         }
-        let names = queue.waiting(agent)?;
-        let waiting = Arc::new(Waiting { names, dropped: dropped_in(&dir) });
+        let inbox = queue.inbox_listing(agent)?;
+        let dropped = count_dropped(&inbox.foreign);
+        let waiting = Arc::new(Waiting { names: inbox.entries, dropped });
         if let Some(stamp) = stamp {
             lock(&self.inboxes).insert(agent.to_owned(), (stamp, waiting.clone()));
         }
@@ -193,12 +194,6 @@ fn of_run(root: &Path) -> Option<Vec<Stamp>> {
         names.filter(|name| name.starts_with("journal") || name == store::STATE).collect();
     names.sort();
     names.iter().map(|name| Stamp::of(&root.join(name), now)).collect()
-}
-
-/// Returns the number of files that users dropped into an inbox and that were not accepted yet.
-pub(super) fn dropped_in(inbox: &Path) -> usize {
-    let entries = fs::read_dir(inbox).into_iter().flatten().flatten();
-    entries.filter(|entry| is_dropped(&entry.file_name())).count()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ mod tried;
 mod turns;
 mod why;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -38,10 +38,11 @@ use crate::base::ansi;
 use crate::base::ids::RunId;
 use crate::base::text::sanitize_char;
 use crate::base::time::{Clock, SystemClock, Time};
-use crate::disk::fs;
+use crate::disk;
 use crate::fleet::worker::own_target;
-use crate::free_task::intake::moved_aside;
+use crate::free_task::intake::count_dropped;
 use crate::free_task::parse::made_at;
+use crate::queue::census::Census;
 use crate::queue::{End, Layout, Place, Queue, TurnHolder};
 use crate::run::failure::Failure;
 use crate::run::project::{Project, runs_in, unreadable_queue};
@@ -72,6 +73,9 @@ pub(crate) struct Board {
     /// `None` if there was never a fleet.
     queue: Option<Arc<Queue>>,
     pub members: Members,
+    /// Numbers of claimed tasks and of dropped files that are not tasks yet, by agent.
+    claimed: BTreeMap<String, usize>,
+    taken_in: BTreeMap<String, usize>,
     /// Parked accounts of providers.
     pub parked: Vec<ParkedView>,
     /// Determines the account whose limits a task is under.
@@ -130,6 +134,8 @@ impl Board {
             state_dir: project.state_dir.clone(),
             queue,
             members: Members::default(),
+            claimed: BTreeMap::new(),
+            taken_in: BTreeMap::new(),
             runs: HashMap::new(),
             memory: memory.clone(),
             turn: None,
@@ -142,11 +148,15 @@ impl Board {
 
     fn scan_queue(&mut self) -> io::Result<()> {
         let Some(queue) = &self.queue else { return Ok(()) };
-        let mut holders = BTreeSet::new();
-        for agent in queue.agents()? {
-            holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+        let mut held: BTreeMap<String, usize> = BTreeMap::new();
+        for (agent, claim) in queue.census().all_claims()? {
+            *self.claimed.entry(agent).or_default() += 1;
+            *held.entry(claim.worker).or_default() += 1;
         }
-        self.members = Members::look(queue, holders, &self.memory)?;
+        for taken in queue.census().taken_in()? {
+            *self.taken_in.entry(taken.agent).or_default() += 1;
+        }
+        self.members = Members::look(queue, held, &self.memory)?;
         let mut known = self.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
         self.turn = queue.turn()?.holder;
         self.runs = run_task::out_known(queue, &mut known)?;
@@ -172,12 +182,11 @@ impl Board {
 
     /// Returns inboxes with files that users dropped before any worker started.
     fn inboxes_of_nobody(&self) -> Vec<InboxView> {
-        let inboxes = Layout::new(self.workspace.root()).inboxes();
-        let entries = fs::read_dir(inboxes).into_iter().flatten().flatten();
-        let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let (disk, layout) = (disk::machine(), Layout::new(self.workspace.root()));
+        let census = Census::of_disk(&*disk, &layout);
+        let named = census.agents().unwrap_or_default().into_iter();
         let view = |agent: String| {
-            let inbox = Layout::new(self.workspace.root()).inbox(&agent);
-            let dropped = memory::dropped_in(&inbox);
+            let dropped = census.waiting(&agent).map_or(0, |inbox| count_dropped(&inbox.foreign));
             let (waiting, claimed, workers, suspended) = (0, 0, 0, 0);
             let (paused, oldest_at) = (None, None);
             InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, oldest_at }
@@ -190,8 +199,8 @@ impl Board {
         Ok(InboxView {
             oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
             waiting: waiting.names.len(),
-            claimed: queue.claims(&agent)?.len(),
-            dropped: waiting.dropped + moved_aside(&queue.layout, &agent)?.len(),
+            claimed: self.claimed.get(&agent).copied().unwrap_or_default(),
+            dropped: waiting.dropped + self.taken_in.get(&agent).copied().unwrap_or_default(),
             workers: self.members.serving(&agent).count(),
             suspended: self.suspended(&agent),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),

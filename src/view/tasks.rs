@@ -15,9 +15,9 @@ use crate::base::time::Time;
 use crate::disk::fs;
 use crate::fleet::worker::target_of;
 use crate::free_task::intake::{Aside, aside_by_id};
+use crate::queue::census::ENDS;
 use crate::queue::{ClaimName, End, Place, Queue, TaskId, TaskName};
 
-const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// The batch of unreadable tasks; also used where no batch is known yet.
 const NO_BATCH: &str = "unreadable";
 
@@ -164,7 +164,7 @@ impl Board {
     /// Finds dropped files that are being accepted, by the IDs that their tasks will have.
     pub(crate) fn find_aside(&self, prefix: &str) -> io::Result<Vec<Aside>> {
         match &self.queue {
-            Some(queue) if !prefix.is_empty() => aside_by_id(&queue.layout, prefix),
+            Some(queue) if !prefix.is_empty() => aside_by_id(queue, prefix),
             _ => Ok(Vec::new()),
         }
     }

@@ -6,11 +6,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::DONE;
 use crate::disk;
 use crate::disk::fs;
 use crate::queue::name::ENDING;
-use crate::queue::{Layout, TaskId, TaskName};
+use crate::queue::{Queue, TaskId, TaskName};
 
 /// Maximum length of a dropped file's name, in bytes.
 pub(crate) const NAME_MAX: usize = 160;
@@ -100,16 +99,9 @@ pub(crate) fn is_listed(path: &Path) -> io::Result<bool> {
     Ok(names.iter().any(|name| Some(name.as_os_str()) == path.file_name()))
 }
 
-/// Returns an agent's dropped files that were moved aside and are not tasks yet.
-pub(crate) fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
-        let dir = layout.intake().join(owner).join(agent);
-        let files = list(&dir)?.into_iter();
-        let files = files.filter(|file| file.to_str().and_then(read_name).is_some());
-        found.extend(files.map(|file| dir.join(file)));
-    }
-    Ok(found)
+/// Returns the number of dropped files among the names in an inbox.
+pub(crate) fn count_dropped(names: &[String]) -> usize {
+    names.iter().filter(|name| is_dropped(OsStr::new(name))).count()
 }
 
 /// A dropped file that was moved aside and is not a task yet.
@@ -125,21 +117,12 @@ pub(crate) struct Aside {
 }
 
 /// Returns the files that were moved aside under IDs with this prefix, for any agent.
-pub(crate) fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
-    let mut found = Vec::new();
-    for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
-        for agent in list(&layout.intake().join(&owner))? {
-            for file in list(&layout.intake().join(&owner).join(&agent))? {
-                let Some((id, source)) = file.to_str().and_then(read_name) else { continue };
-                if id.as_str().starts_with(prefix) {
-                    let agent = agent.to_string_lossy().into_owned();
-                    let worker = owner.to_string_lossy().into_owned();
-                    found.push(Aside { id, agent, source, worker });
-                }
-            }
-        }
-    }
-    Ok(found)
+pub(crate) fn aside_by_id(queue: &Queue, prefix: &str) -> io::Result<Vec<Aside>> {
+    let named = queue.census().taken_in()?.into_iter().filter_map(|taken| {
+        let (id, source) = read_name(taken.path.file_name()?.to_str()?)?;
+        Some(Aside { id, agent: taken.agent, source, worker: taken.member })
+    });
+    Ok(named.filter(|aside| aside.id.as_str().starts_with(prefix)).collect())
 }
 
 /// Renames to a name that only this process can choose. Returns false if the source is missing. If

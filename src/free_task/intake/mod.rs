@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use adopt::{Adopt, Adopted, Dropped, FreeTasks};
-pub(crate) use files::{Aside, aside_by_id, beside_inboxes, ignored, is_dropped, moved_aside};
+pub(crate) use files::{Aside, aside_by_id, beside_inboxes, count_dropped, ignored, is_dropped};
 
 use self::files::{is_listed, list, move_unique, newly_ignored, shown};
 use self::look::{Kind, Look, Writers};
@@ -40,6 +40,7 @@ use crate::base::host::{chance, uptime_ms};
 use crate::base::random::Random;
 use crate::base::time::{Clock, SystemClock};
 use crate::disk::{self, Disk};
+use crate::queue::census::DONE;
 use crate::queue::{Layout, Published, Queue, Task, TaskId, TaskName};
 use crate::settings::Config;
 
@@ -54,7 +55,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 const MOMENT_MS: u64 = 100;
 /// Maximum number of files per scan.
 const GROUP: usize = 1000;
-const DONE: &str = "done";
 
 /// Settings of an intake.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::tree::{Lying, State, Tree, dirs};
+use super::tree::{Lying, State, Tree};
 use super::{Finding, Kind};
 use crate::attempt::documents;
 use crate::base::ids::{Attempt, RunId, StepPath};
@@ -30,9 +30,9 @@ pub(super) fn look(
 ) -> io::Result<(HashSet<String>, usize)> {
     let (mut recorded, mut kept) = (HashSet::new(), 0);
     let (mut complete, mut known) = (HashSet::new(), HashSet::new());
-    for root in dirs(state_dir)? {
-        let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for name in disk::none_if_absent(disk::machine().list_dirs(state_dir))? {
         let Some(id) = RunId::parse(&name) else { continue };
+        let root = state_dir.join(&name);
         kept += 1;
         let mut looker = Looker { id: &id, root, tree, findings, tasks: HashMap::new() };
         if let Some(ended) = looker.look(workspace) {

@@ -9,16 +9,12 @@ use serde_json::{Map, Value};
 use super::{Calm, Finding, Kind};
 use crate::attempt::parking;
 use crate::disk;
-use crate::disk::fs::{self, OnVolume as _};
 use crate::fleet::member::{Process, Registration};
-use crate::free_task::intake::moved_aside;
+use crate::queue::census::{Batch, Census, ENDS, Listed, Marker};
 use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, UNREADABLE, fault_of, seal};
 
-const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// Worker in the name of a file that was refused at intake.
 const INTAKE: &str = "intake";
-/// Larger than any accepted task.
-const SIZE_MAX: u64 = 1 << 30;
 const STATUS: &str = ".status.json";
 
 /// The state of a task, from its place.
@@ -81,7 +77,8 @@ pub(crate) struct Tree {
 
 /// A check of the queue's directories.
 struct Looker<'a> {
-    layout: Layout,
+    layout: &'a Layout,
+    census: Census<'a>,
     calm: Calm,
     tree: Tree,
     findings: &'a mut Vec<Finding>,
@@ -89,8 +86,10 @@ struct Looker<'a> {
 
 impl Tree {
     pub(super) fn look(root: &Path, calm: Calm, into: &mut Vec<Finding>) -> io::Result<Tree> {
-        let layout = Layout::new(root);
-        let mut looker = Looker { layout, calm, tree: Tree::default(), findings: into };
+        let (disk, layout) = (disk::machine(), Layout::new(root));
+        let census = Census::of_disk(&*disk, &layout);
+        let (layout, tree) = (&layout, Tree::default());
+        let mut looker = Looker { layout, census, calm, tree, findings: into };
         looker.look_at_volume()?;
         looker.look_at_members()?;
         looker.look_at_waiting()?;
@@ -140,7 +139,7 @@ impl Looker<'_> {
     }
 
     fn look_at_volume(&mut self) -> io::Result<()> {
-        if let Some(fault) = fault_of(&*disk::machine(), &self.layout)? {
+        if let Some(fault) = fault_of(&*disk::machine(), self.layout)? {
             let shown = self.shown(&self.layout.fleet_file());
             self.find(Kind::Volume, shown, fault.to_string());
         }
@@ -149,8 +148,8 @@ impl Looker<'_> {
 
     fn look_at_members(&mut self) -> io::Result<()> {
         let here = Process::this();
-        for path in files(&self.layout.workers())? {
-            let Some(bytes) = read(&path)? else { continue };
+        for path in self.markers(Marker::Registration)? {
+            let Some(bytes) = self.census.read(&path)? else { continue };
             let Ok(member) = serde_json::from_slice::<Registration>(&bytes) else { continue };
             if here.is_beside(&member.process) && !member.process.lives_here() {
                 let shown = self.shown(&path);
@@ -163,29 +162,28 @@ impl Looker<'_> {
     }
 
     fn look_at_waiting(&mut self) -> io::Result<()> {
-        for dir in dirs(&self.layout.inboxes())? {
-            for path in files(&dir)? {
-                // Files that users drop have arbitrary names; intake renames them to a canonical
-                // one.
-                if let Some(task) = TaskName::parse(&name(&path)) {
-                    self.take_in(path, task, State::Waiting, &name(&dir))?;
-                }
+        for agent in self.census.agents_with_inbox()? {
+            let mut waiting = self.census.waiting(&agent)?.entries;
+            waiting.sort_by_cached_key(TaskName::file);
+            // Files that users drop have arbitrary names; intake renames them to a canonical one.
+            for task in waiting {
+                let path = self.layout.inbox(&agent).join(task.file());
+                self.take_in(path, task, State::Waiting, &agent)?;
             }
         }
         Ok(())
     }
 
     fn look_at_held(&mut self) -> io::Result<()> {
-        for dir in dirs(&self.layout.all_claimed())? {
-            for path in files(&dir)? {
-                match ClaimName::parse(&name(&path)) {
-                    Some(claim) => {
-                        let task = claim.task.clone();
-                        self.take_in(path, task, State::Held(claim), &name(&dir))?;
-                    }
-                    None => self.bad_name(&path),
-                }
+        for agent in self.census.agents_with_claims()? {
+            let dir = self.layout.claimed(&agent);
+            let Listed { mut entries, foreign } = self.census.claims(&agent)?;
+            entries.sort_by_cached_key(ClaimName::file);
+            for claim in entries {
+                let (path, task) = (dir.join(claim.file()), claim.task.clone());
+                self.take_in(path, task, State::Held(claim), &agent)?;
             }
+            self.bad_names(&dir, &foreign);
         }
         Ok(())
     }
@@ -195,43 +193,47 @@ impl Looker<'_> {
         if self.calm != Calm::Quiet {
             return Ok(());
         }
-        for dir in dirs(&self.layout.inboxes())? {
-            for path in moved_aside(&self.layout, &name(&dir))? {
-                let shown = self.shown(&path);
-                self.find(Kind::Restless, shown, "it was dropped and taken in, and is no task yet");
-            }
+        for taken in self.census.taken_in()? {
+            let shown = self.shown(&taken.path);
+            self.find(Kind::Restless, shown, "it was dropped and taken in, and is no task yet");
         }
         Ok(())
     }
 
     fn look_at_ended(&mut self, end: End) -> io::Result<()> {
-        for dir in dirs(&self.layout.ends(end))? {
-            let batch = name(&dir);
+        for batch in self.census.batches(end)? {
+            let dir = self.layout.end(end, &batch);
             self.tree.batches.insert((end, batch.clone()));
-            let mut statuses = BTreeSet::new();
-            for path in entries(&dir, |_| true)? {
-                let file = name(&path);
-                if let Some((claim, by)) = ClaimName::parse_ended(&file) {
-                    let (task, batch) = (claim.task.clone(), batch.clone());
-                    let state = State::Ended { end, batch, name: claim, by };
-                    self.take_in(path, task, state, "")?;
-                } else if path.is_present_dir() {
-                    // A user may have dropped a directory, which then has the name of a task.
-                    continue;
-                } else if let Some(stem) = file.strip_suffix(STATUS) {
-                    statuses.insert(stem.to_owned());
-                } else if end == End::Cancelled || looks_like_a_task(&file) {
-                    self.bad_name(&path);
-                }
+            let Batch { mut tasks, statuses, mut foreign } = self.census.batch(end, &batch)?;
+            tasks.sort_by_cached_key(|(claim, by)| claim.ended(by));
+            let first = self.tree.tasks.len();
+            for (claim, by) in tasks {
+                let (path, task) = (dir.join(claim.ended(&by)), claim.task.clone());
+                let state = State::Ended { end, batch: batch.clone(), name: claim, by };
+                self.take_in(path, task, state, "")?;
             }
-            self.look_at_statuses(end, &batch, &dir, statuses)?;
+            // Users keep other files here.
+            foreign.retain(|file| end == End::Cancelled || looks_like_a_task(file));
+            self.bad_names(&dir, &foreign);
+            self.look_at_statuses(first, &dir, statuses.into_iter().collect())?;
         }
         Ok(())
     }
 
-    fn bad_name(&mut self, path: &Path) {
-        let shown = self.shown(path);
-        self.find(Kind::BadName, shown, "its name is none that a task has here");
+    /// Reports files whose names the queue gives to no task. A user may have dropped a directory.
+    fn bad_names(&mut self, dir: &Path, foreign: &[String]) {
+        for path in foreign.iter().map(|file| dir.join(file)) {
+            if !self.census.is_dir(&path) {
+                let shown = self.shown(&path);
+                self.find(Kind::BadName, shown, "its name is none that a task has here");
+            }
+        }
+    }
+
+    /// Returns the paths of the files in a directory of markers.
+    fn markers(&self, of: Marker) -> io::Result<Vec<PathBuf>> {
+        let dir = of.dir(self.layout);
+        Ok(self.census.markers(of)?.into_iter().map(|name| dir.join(name)).collect())
     }
 
     /// Adds a task's file and checks its content. `agent` is the agent of its directory, or empty.
@@ -243,7 +245,10 @@ impl Looker<'_> {
         agent: &str,
     ) -> io::Result<()> {
         // The task has moved to another place in the meantime.
-        let Some(bytes) = read(&path)? else { return Ok(()) };
+        let Some(bytes) = self.census.read(&path)? else { return Ok(()) };
+        if bytes.is_empty() && !matches!(state, State::Ended { .. }) && self.census.is_dir(&path) {
+            return Ok(());
+        }
         let shown = self.shown(&path);
         let document = seal::unseal(&bytes);
         let unreadable = matches!(&state, State::Ended { batch, .. } if batch == UNREADABLE);
@@ -288,26 +293,21 @@ impl Looker<'_> {
         Ok(())
     }
 
-    /// Checks the statuses of a batch: each ended task has one, of its own claim.
+    /// Checks the statuses of a batch, whose tasks start at the index `first`: each task has one,
+    /// of its own claim.
     fn look_at_statuses(
         &mut self,
-        end: End,
-        batch: &str,
+        first: usize,
         dir: &Path,
         mut stems: BTreeSet<String>,
     ) -> io::Result<()> {
-        for index in 0..self.tree.tasks.len() {
+        for index in first..self.tree.tasks.len() {
             let lying = &self.tree.tasks[index];
-            let State::Ended { end: its, batch: of, name: claim, .. } = &lying.state else {
-                continue;
-            };
-            if *its != end || of != batch {
-                continue;
-            }
+            let State::Ended { name: claim, .. } = &lying.state else { continue };
             let (claim, ticket) = (claim.clone(), lying.ticket.clone());
             let path = dir.join(claim.status());
             stems.remove(&claim.stem());
-            let status = read(&path)?.and_then(|bytes| seal::unseal(&bytes));
+            let status = self.census.read(&path)?.and_then(|bytes| seal::unseal(&bytes));
             let shown = self.shown(&path);
             match &status {
                 None => self.find(Kind::NoStatus, shown, "the task has ended without it"),
@@ -348,28 +348,33 @@ impl Looker<'_> {
     }
 
     fn look_at_leftovers(&mut self) -> io::Result<()> {
-        for path in files(&self.layout.tmp())? {
+        for path in self.markers(Marker::Temporary)? {
             let owner = name(&path).split('.').next().unwrap_or_default().to_owned();
-            if !self.tree.living.contains(&owner) && path.is_present() {
+            if !self.tree.living.contains(&owner) && self.is_file(&path) {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftTmp, shown, "whoever made it is no member of the fleet");
             }
         }
-        for path in files(&self.layout.beats())? {
-            if !self.tree.living.contains(&name(&path)) && path.is_present() {
+        for path in self.markers(Marker::Heartbeat)? {
+            if !self.tree.living.contains(&name(&path)) && self.is_file(&path) {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftMark, shown, "it is the beat of no living member");
             }
         }
-        for path in files(&self.layout.cancel())? {
+        for path in self.markers(Marker::Cancel)? {
             let asked = name(&path);
             let task = self.tree.find(&asked).or_else(|| self.tree.task_of_run(&asked));
-            if task.is_none_or(Lying::has_ended) && path.is_present() {
+            if task.is_none_or(Lying::has_ended) && self.is_file(&path) {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftMark, shown, "it asks for what is over to be cancelled");
             }
         }
         self.look_at_parked()
+    }
+
+    /// Returns true if a marker still exists. A directory is not a marker.
+    fn is_file(&self, path: &Path) -> bool {
+        self.census.exists(path) && !self.census.is_dir(path)
     }
 
     /// Checks the notes about parked providers.
@@ -385,16 +390,18 @@ impl Looker<'_> {
 impl Looker<'_> {
     /// Checks the turn of the checkout: one file, whose name contains the holder.
     fn look_at_turn(&mut self) -> io::Result<()> {
-        let mut turns = Vec::new();
-        for path in entries(&self.layout.checkout(), |_| true)? {
-            match Turn::parse(&name(&path)) {
-                Some(turn) => turns.push((turn, path)),
-                None => {
-                    let shown = self.shown(&path);
-                    self.find(Kind::BadName, shown, "its name is none that a turn has");
-                }
-            }
+        let (dir, Listed { entries, foreign }) = (self.layout.checkout(), self.census.turns()?);
+        for file in foreign {
+            let shown = self.shown(&dir.join(file));
+            self.find(Kind::BadName, shown, "its name is none that a turn has");
         }
+        let mut turns: Vec<(Turn, PathBuf)> = entries
+            .into_iter()
+            .map(|turn| {
+                let path = dir.join(turn.file());
+                (turn, path)
+            })
+            .collect();
         turns.sort_by_key(|(turn, _)| turn.number);
         let Some((turn, path)) = turns.pop() else { return Ok(()) };
         for (_, older) in turns {
@@ -443,38 +450,4 @@ fn looks_like_a_task(file: &str) -> bool {
 
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Returns the entries of a directory that pass a filter; none if the directory does not exist.
-fn entries(dir: &Path, pick: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut paths = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type().is_ok_and(|kind| pick(&kind)) {
-            paths.push(entry.path());
-        }
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-pub(super) fn dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    entries(dir, fs::FileType::is_dir)
-}
-
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    entries(dir, |kind| !kind.is_dir())
-}
-
-/// Reads a file. Returns `None` if it does not exist, and no bytes if it is not a regular file.
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match disk::machine().read_regular(path, SIZE_MAX) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Vec::new())),
-        read => read.map(Some),
-    }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
 use crate::base::random::Random;
+use crate::queue::census::ENDS;
 
 const WORKERS: [&str; 5] = ["boss", "first", "ghost", "saviour0", "saviour1"];
-const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 
 /// What the actors were told, which must be true for ever.
 #[derive(Default)]
