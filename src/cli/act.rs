@@ -120,7 +120,7 @@ impl Hands {
 
 /// Returns a snapshot of the board. Does not wait for heartbeats of other machines.
 fn board(invocation: &Invocation) -> Option<Board> {
-    Board::scan(&invocation, invocation.queue_if_any().ok()?).ok()
+    Board::scan(invocation, invocation.queue_if_any().ok()?).ok()
 }
 
 fn arguments(invocation: &Invocation, words: Vec<String>) -> Vec<OsString> {

@@ -127,7 +127,7 @@ pub(super) fn cancel(
 /// `queue drop`, which cancels a task.
 pub(super) fn drop_task(args: &CancelTaskArgs, invocation: &Invocation) -> Result<u8, Failure> {
     let queue = invocation.need_queue()?;
-    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let board = Board::scan(invocation, Some(queue.clone()))?;
     let found = target::task(&board, &args.task)?;
     cancel_task(invocation, queue, &board, &found, Wait::new(&args.patience))?.tell(invocation)
 }

@@ -223,7 +223,7 @@ pub(super) fn drive(
 
 /// Prints which process continues a run that this process no longer drives.
 fn tell_given_back(invocation: &Invocation, queue: &Arc<Queue>) {
-    let board = Board::scan(&invocation, Some(queue.clone()));
+    let board = Board::scan(invocation, Some(queue.clone()));
     match board.map_or(0, |board| board.coordinators()) {
         0 => talk(format_args!(
             "  or let a coordinator go on with it, as soon as there is one: orchestrate coordinator"
@@ -236,7 +236,7 @@ fn tell_given_back(invocation: &Invocation, queue: &Arc<Queue>) {
 /// start: a worker finishes a task that it has started.
 fn tell_left_behind(invocation: &Invocation, queue: Arc<Queue>, id: &RunId) {
     // An unreachable queue was reported before.
-    let Ok(board) = Board::scan(&invocation, Some(queue)) else { return };
+    let Ok(board) = Board::scan(invocation, Some(queue)) else { return };
     let Ok(detail) = board.detail(id) else { return };
     let mut left = false;
     for StepView { step, task, .. } in &detail.steps {
@@ -356,7 +356,7 @@ impl Submissions {
 /// Returns a path that a dropped file names. Fails if it leaves the workspace.
 fn open_workspace_path(invocation: &Invocation, file: &str) -> Result<PathBuf, Failure> {
     let workspace = invocation.open_workspace()?;
-    workspace.check(file).map_err(|error| Failure::invalid(error))?;
+    workspace.check(file).map_err(Failure::invalid)?;
     Ok(PathBuf::from(file))
 }
 

@@ -284,7 +284,7 @@ pub(super) fn is_taken_in(invocation: &Invocation, given: &Given) -> Result<bool
 
 fn is_driven(invocation: &Invocation, id: &RunId) -> Result<bool, Failure> {
     let queue = invocation.queue_if_any()?;
-    Ok(match Board::scan(&invocation, queue)?.run(id).owner {
+    Ok(match Board::scan(invocation, queue)?.run(id).owner {
         Owner::Process { .. } | Owner::Locked { .. } => true,
         Owner::Coordinator { life, .. } => life != Life::Dead,
         Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),

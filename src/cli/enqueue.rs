@@ -86,11 +86,11 @@ impl EnqueueArgs {
         // A bead needs no text: it describes the work.
         if self.bead.is_some() && self.text.is_none() && self.file.is_none() && !self.each_line {
             let task = self.check(invocation, FreeTask::default());
-            return Ok(vec![task.map_err(|fault| Failure::invalid(fault))?]);
+            return Ok(vec![task.map_err(Failure::invalid)?]);
         }
         let (text, source) = self.read(invocation)?;
         if !self.each_line {
-            let task = self.task(invocation, &text).map_err(|fault| Failure::invalid(fault))?;
+            let task = self.task(invocation, &text).map_err(Failure::invalid)?;
             return Ok(vec![FreeTask { source, ..task }]);
         }
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

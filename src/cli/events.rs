@@ -82,7 +82,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn board(&self) -> Result<Board, Failure> {
-        Board::scan(&self.invocation, self.invocation.queue_if_any()?)
+        Board::scan(self.invocation, self.invocation.queue_if_any()?)
     }
 
     /// Returns the events that were added to the journals since the last call.

@@ -93,7 +93,7 @@ fn of_workflow(invocation: &Invocation, path: &Path) -> Result<Graph, Failure> {
 fn of_run(invocation: &Invocation, name: &str) -> Result<Graph, Failure> {
     let (id, _) = invocation.find_run(name)?;
     let queue = invocation.queue_if_any()?;
-    let board = Board::scan(&invocation, queue)?;
+    let board = Board::scan(invocation, queue)?;
     let damaged = |error| wording::cannot_read(&id, &error);
     let detail = board.detail(&id).map_err(damaged)?;
     let (plan, run) = board.open(&id).map_err(damaged)?;

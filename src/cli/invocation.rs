@@ -154,7 +154,7 @@ impl Invocation {
 /// is root or also owns `here`; otherwise a file in `/tmp` could take over commands.
 pub(super) fn workspace_above(here: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
-    let owner = |path: &Path| fs::symlink_metadata(&path).ok().map(|file| file.uid());
+    let owner = |path: &Path| fs::symlink_metadata(path).ok().map(|file| file.uid());
     let found = here.ancestors().find(|dir| dir.join(OWN_DIR).is_present_dir())?;
     if found == here {
         return None;

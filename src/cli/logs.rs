@@ -435,7 +435,7 @@ impl Telling<'_> {
             }
             // A new snapshot. It does not wait for heartbeats: a member in doubt may still be
             // alive.
-            board = Board::scan(&self.invocation, self.queue.clone())?;
+            board = Board::scan(self.invocation, self.queue.clone())?;
         }
     }
 

@@ -60,7 +60,7 @@ pub(super) fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 fn take(invocation: &Invocation, meter: &mut Meter) -> Result<String, Failure> {
-    let board = Board::scan(&invocation, invocation.queue_if_any()?)?;
+    let board = Board::scan(invocation, invocation.queue_if_any()?)?;
     meter.read(&board).map_err(|error| unreadable_queue(&error))
 }
 

@@ -85,7 +85,7 @@ pub(super) fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
 
 fn list(args: &LsArgs, invocation: &Invocation) -> Result<u8, Failure> {
     let queue = invocation.queue_if_any()?;
-    let board = Board::scan(&invocation, queue)?;
+    let board = Board::scan(invocation, queue)?;
     if args.failed {
         return list_failed(args, invocation, &board);
     }
@@ -196,7 +196,7 @@ fn row(task: &TaskView) -> Vec<String> {
 
 fn show_task(args: &TaskArg, invocation: &Invocation) -> Result<u8, Failure> {
     let queue = invocation.need_queue()?;
-    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let board = Board::scan(invocation, Some(queue.clone()))?;
     let found = target::task(&board, &args.task)?;
     let failed = |error: std::io::Error| unreadable_queue(&error);
     let view = board.task(&found).map_err(failed)?;

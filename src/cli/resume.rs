@@ -241,7 +241,7 @@ fn of_fleet(
     why: Why,
 ) -> Result<u8, Failure> {
     invocation.check_state_dir()?;
-    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let board = Board::scan(invocation, Some(queue.clone()))?;
     retry::free_from_the_dead(invocation, &queue, &board, id)?;
     // The run uses its own settings; the process that drives it uses the current ones.
     let today = invocation.config.clone();

@@ -52,7 +52,7 @@ pub(super) fn main(verb: &WorkersVerb, common: &Common) -> Result<u8, Failure> {
 }
 
 fn list(invocation: &Invocation) -> Result<u8, Failure> {
-    let board = Board::scan(&invocation, invocation.queue_if_any()?)?;
+    let board = Board::scan(invocation, invocation.queue_if_any()?)?;
     let workers: Vec<WorkerView> = board.members.views().collect();
     if invocation.common.json {
         put_json("workers/v1", json!({ "workers": workers, "parked": board.parked }))?;
@@ -74,7 +74,7 @@ fn drain(args: &DrainArgs, invocation: &Invocation) -> Result<u8, Failure> {
         ));
     }
     let queue = invocation.need_queue()?;
-    let board = Board::scan(&invocation, Some(queue.clone()))?;
+    let board = Board::scan(invocation, Some(queue.clone()))?;
     let living: Vec<WorkerView> =
         board.members.views().filter(|member| member.life != Life::Dead).collect();
     let mut asked = Vec::new();

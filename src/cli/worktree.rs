@@ -142,7 +142,7 @@ pub(super) fn refused(error: &TreeError) -> Failure {
 }
 
 fn id(text: &str) -> Result<BeadId, Failure> {
-    BeadId::parse(text).map_err(|message| Failure::invalid(message))
+    BeadId::parse(text).map_err(Failure::invalid)
 }
 
 fn warn(warnings: &[String]) {
