@@ -19,6 +19,8 @@ pub(crate) enum Class {
     Owned,
     /// Stored state is damaged.
     Damaged,
+    /// A program that the operation needs was not found.
+    ProgramMissing,
     /// A signal stopped the process: 128 plus its number.
     Stopped(u8),
 }
@@ -31,6 +33,7 @@ impl Class {
             Class::Cancelled => 4,
             Class::Owned => 5,
             Class::Damaged => 7,
+            Class::ProgramMissing => 127,
             Class::Stopped(code) => code,
         }
     }
@@ -42,6 +45,7 @@ impl Class {
             4 => Class::Cancelled,
             5 => Class::Owned,
             7 => Class::Damaged,
+            127 => Class::ProgramMissing,
             129.. => Class::Stopped(code),
             _ => Class::Failed,
         }
