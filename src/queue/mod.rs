@@ -55,6 +55,7 @@ pub(crate) use crate::queue::checkout_token::{Turn, TurnHolder};
 pub(crate) use crate::queue::missing_volume::VolumeFault;
 pub(crate) use crate::queue::repair::{Judged, name_anew};
 pub(crate) use layout::Layout;
+pub(crate) use moves::is_transient;
 pub(crate) use name::{ClaimName, TaskId, TaskName};
 pub(crate) use status::UNREADABLE;
 pub(crate) use volume::{fault_of, has_queue};

@@ -41,7 +41,7 @@ const TRANSIENT: [Errno; 20] = [
 ];
 
 /// Returns true if the same call may succeed later.
-pub(super) fn is_transient(error: &io::Error) -> bool {
+pub(crate) fn is_transient(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| TRANSIENT.contains(&Errno::from_raw(code)))
 }
 

@@ -14,6 +14,7 @@ use nix::libc;
 
 use crate::disk;
 use crate::disk::fs;
+use crate::queue::is_transient;
 
 /// `fcntl` command that selects the signal for a broken lease; `libc` does not define it.
 const F_SETSIG: libc::c_int = 10;
@@ -59,6 +60,8 @@ pub(super) fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
             Ok(Some((look, readable.then_some(file))))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // The volume does not answer at the moment, which says nothing about the file.
+        Err(error) if is_transient(&error) => Err(error),
         Err(error) => match fs::symlink_metadata(path) {
             Ok(known) => {
                 let look = of(&known);
